@@ -85,7 +85,7 @@ def test_runs_open_and_compare(visit):
     ]
     options.filter(has_text="ribbons_fig4").first.click()
     page.locator("article").first.wait_for()
-    page.wait_for_function("() => window.location.search.includes('run=')")
+    page.wait_for_function("() => window.location.search.includes('run=ribbons_fig4')")
     name = parse_qs(urlsplit(page.url).query)["run"][0]
     assert name.startswith("ribbons_fig4")
     other = visit(f"runs?run={name}&with=training")

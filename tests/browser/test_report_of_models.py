@@ -92,7 +92,8 @@ def test_a_logarithmic_axis_can_be_switched(report, open_page):
 
 def test_two_models_stand_side_by_side(report, open_page):
     page = open_page().open(report)
-    heads = page.locator("#panel-1 table").first.locator("th").all_inner_texts()
+    side = page.locator("#panel-1 table", has=page.locator("th", has_text="Sequential (model1)"))
+    heads = side.first.locator("th").all_inner_texts()
     assert heads == ["number", "Sequential (model0)", "Sequential (model1)"]
     assert "Sharpness" in page.locator("#panel-1").inner_text()
 

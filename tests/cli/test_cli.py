@@ -45,14 +45,14 @@ def test_list_shows_ids(cli):
 def test_list_tells_what_presets_cost(cli):
     status, output, _ = cli("list", "--paper", "ribbons", "--cost")
     assert status == 0
-    (line,) = [line for line in output.splitlines() if line.startswith("ribbons/fig4")]
+    (line,) = [line for line in output.splitlines() if line.startswith("ribbons/fig6")]
     assert " s, 0" in line and "about" in line and "GB" in line
 
 
 def test_settings_of_ones_own_are_read_and_belong_to_one_experiment(cli, tmp_path):
     options = ("--preset", "smoke", "--out", tmp_path, "--seeds", "2", "--set", "samples=20")
     status, output, _ = cli("reproduce", "ribbons/fig4", *options)
-    assert status == 0 and "3 claims" in output
+    assert status == 0 and "4 claims" in output
     (run,) = tmp_path.glob("ribbons*/run.json")
     assert json.loads(run.read_text())["changed"] == {"samples": 20}
     status, _, error = cli("reproduce", "--paper", "ribbons", *options)
@@ -67,7 +67,7 @@ def test_reproduce_writes_claims(cli, tmp_path):
     assert status == 0
     claims = json.loads(claims_file.read_text())
     assert all({"quote", "reading", "origin", "seeds"} <= claim.keys() for claim in claims)
-    assert "1 experiments at preset smoke: 3 claims" in output
+    assert "1 experiments at preset smoke: 4 claims" in output
     assert "printed: 1 holds" in output
 
 

@@ -86,8 +86,10 @@ def perturbed(result):
 
 
 def changed_entries(table, rng):
-    """Yield a table, of tables perhaps, with one of its arrays wrong."""
+    """Yield a table, of tables perhaps, with one of its arrays wrong; names are left as they are."""
     for key, value in table.items():
+        if isinstance(value, list) and isinstance(value[0], str):
+            continue
         others = changed_entries(value, rng) if isinstance(value, dict) else changed(value, rng)
         yield from ({**table, key: other} for other in others)
 
@@ -105,4 +107,5 @@ def changed(array, rng):
         rng.permutation(array.ravel()).reshape(array.shape),
         np.flip(array),
         array + spread * (rng.random(array.shape) < 0.2),
+        *(np.where(np.isnan(array), value, array) for value in (-1.0, 1.0)),
     ]

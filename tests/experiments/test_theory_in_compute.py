@@ -45,6 +45,8 @@ UNMOVED = {
         "fluctuations/fig2a/diagonal",
         "fluctuations/fig8a/first-layer-weak",
         "fluctuations/fig8b/first-layer-rank",
+        "fluctuations/fig8b/columns-alike",
+        "fluctuations/fig8b/elements-alike",
         "fluctuations/fig8c/drift",
         "fluctuations/nonlinear/psi-four",
         "fluctuations/nonlinear/steady-motion",

@@ -101,7 +101,7 @@ def test_continuous_time_warns_beyond_stability_and_knows_plain_sgd_only():
     ("options", "match"),
     [
         ({"optimizer": torch.optim.Adagrad([WEIGHT])}, "expected one of SGD"),
-        ({"optimizer": torch.optim.Adam([WEIGHT])}, "not taken a step"),
+        ({"optimizer": torch.optim.Adam([WEIGHT])}, "taken no step"),
         ({"sampling": "shuffled"}, "number of batches"),
         ({"batches": 4}, "batches"),
         ({"sampling": "sorted"}, "sampling"),

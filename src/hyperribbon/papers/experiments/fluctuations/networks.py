@@ -80,9 +80,7 @@ PRESETS = kit.presets(
 
 
 class Result(kit.Frozen):
-    """ψ, variance ratio and resolved modes: (kinds, rules, networks, layers), NaN beyond the "
-    "last.
-    """
+    """ψ, variance ratio, modes: (kinds, rules, networks, layers), NaN beyond the last layer."""
 
     psi: np.ndarray
     ratio: np.ndarray
@@ -227,7 +225,7 @@ def measure(result: Result) -> kit.Measurements:
             for kind, part in zip(KINDS, values, strict=True)
         )
         with_psi = np.isfinite(result.psi[:, row])
-        still = int(result.stationary[:, row][with_psi].sum())
+        still = int(np.nansum(result.stationary[:, row][with_psi]))
         return kit.over_seeds(
             known if len(known) else [np.nan],
             f"medians by network: {by_kind}; {with_psi.sum()} of "
