@@ -86,7 +86,7 @@ def perturbed(result):
 
 
 def changed_entries(table, rng):
-    """Yield a table, of tables perhaps, with one of its arrays wrong; names are left as they are."""
+    """Yield a table, of tables perhaps, with one of its arrays wrong; names stay."""
     for key, value in table.items():
         if isinstance(value, list) and isinstance(value[0], str):
             continue
@@ -98,6 +98,7 @@ def changed(array, rng):
     """Return an array in several wrong ways."""
     spread = np.abs(array).max(initial=0) + 1
     noise = 0.3 * spread * rng.standard_normal(array.shape)
+    filling = rng.standard_normal(array.shape)
     return [
         *(factor * array for factor in FACTORS),
         -array,
@@ -107,5 +108,5 @@ def changed(array, rng):
         rng.permutation(array.ravel()).reshape(array.shape),
         np.flip(array),
         array + spread * (rng.random(array.shape) < 0.2),
-        *(np.where(np.isnan(array), value, array) for value in (-1.0, 1.0)),
+        *(np.where(np.isnan(array), values, array) for values in (-filling, filling)),
     ]
