@@ -128,8 +128,14 @@ DRAWN = """(i) => {
 
 
 def find_faults(page: Any) -> list[str]:
-    """Return what is clipped or overlaps on a page, as it is and with everything unfolded."""
+    """Return what is clipped or overlaps on a page, as it is and with everything unfolded.
+
+    What is gone a second later was a chart being drawn.
+    """
     found = page.evaluate(FAULTS)
+    if found:
+        page.wait_for_timeout(1000)
+        found = [fault for fault in page.evaluate(FAULTS) if fault in found]
     page.evaluate("() => document.querySelectorAll('main details').forEach(d => { d.open = true })")
     return list(dict.fromkeys([*found, *page.evaluate(FAULTS)]))
 
