@@ -65,6 +65,17 @@ FAULTS = """() => {
     };
     for (const text of document.querySelectorAll('svg text')) {
         if (!text.textContent.trim() || !shown(text)) { continue; }
+        // Formulas have a piece per letter; the space between these counts in a larger font.
+        const letters = [...text.children].filter(e => e.textContent.trim())
+            .map(e => e.getBoundingClientRect());
+        if (letters.length) {
+            const least = side => Math.min(...letters.map(r => r[side]));
+            const most = side => Math.max(...letters.map(r => r[side]));
+            const [x, y] = [least('left'), least('top')];
+            const rect = new DOMRect(x, y, most('right') - x, most('bottom') - y);
+            add(text, rect, text.textContent);
+            continue;
+        }
         const box = text.getBBox(), place = text.getScreenCTM();
         const outline = [[0, 0], [1, 0], [1, 1], [0, 1]].map(([i, j]) => {
             const point = new DOMPoint(box.x + i * box.width, box.y + j * box.height);
@@ -127,17 +138,25 @@ DRAWN = """(i) => {
 }"""
 
 
-def find_faults(page: Any) -> list[str]:
+def find_faults(page: Any, seconds: int = 0) -> list[str]:
     """Return what is clipped or overlaps on a page, as it is and with everything unfolded.
 
-    What is gone a second later was a chart being drawn.
+    Args:
+        page: Of playwright.
+        seconds: What is gone by then was a chart being drawn.
     """
-    found = page.evaluate(FAULTS)
-    if found:
-        page.wait_for_timeout(1000)
-        found = [fault for fault in page.evaluate(FAULTS) if fault in found]
+    found = _lasting(page, seconds)
     page.evaluate("() => document.querySelectorAll('main details').forEach(d => { d.open = true })")
-    return list(dict.fromkeys([*found, *page.evaluate(FAULTS)]))
+    return list(dict.fromkeys([*found, *_lasting(page, seconds)]))
+
+
+def _lasting(page: Any, seconds: int) -> list[str]:
+    found = page.evaluate(FAULTS)
+    for _ in range(seconds):
+        if found:
+            page.wait_for_timeout(1000)
+            found = [fault for fault in page.evaluate(FAULTS) if fault in found]
+    return found
 
 
 def visit_explorer(page: Any, link: Any, names: list[str]) -> Iterator[str]:
@@ -226,7 +245,7 @@ def main() -> int:
                     shot = chosen.out / f"{name}-{width}-{scheme}.png"
                     if not name.startswith("picture"):
                         page.screenshot(path=shot, full_page=True)
-                    for fault in find_faults(page):
+                    for fault in find_faults(page, 5):
                         print(f"{name} {width} {scheme}: {fault}", flush=True)
                         count += 1
                 page.context.close()

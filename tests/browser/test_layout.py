@@ -90,10 +90,10 @@ def test_no_text_is_clipped_or_overlaps(width, scheme, store, serving, open_page
     names = ["inspection-0", "training-0", next(p.name for p in store.glob("ribbons*"))]
     with serving(store) as address:
         for name in visit_explorer(page, address.page, names):
-            faults[name] = find_faults(page)
+            faults[name] = find_faults(page, 5)
         for name in visit_report(page, report):
-            faults[name] = find_faults(page)
+            faults[name] = find_faults(page, 5)
         for name in visit_pictures(page, store):
-            faults[name] = find_faults(page)
+            faults[name] = find_faults(page, 5)
     assert {name: found for name, found in faults.items() if found} == {}
     assert len(faults) > 20
