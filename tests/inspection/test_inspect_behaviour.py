@@ -303,6 +303,39 @@ def test_adam_diverges_just_above_its_preconditioned_limit():
         assert (abs(weight) > 1) is grows
 
 
+def test_rmsprop_diverges_just_above_its_preconditioned_limit():
+    options = {"lr": 0.01, "momentum": 0.5, "alpha": 1.0, "eps": 0.0}
+    for factor, grows in ((0.95, False), (1.05, True)):
+        model = nn.Linear(1, 1, bias=False)
+        optimizer = torch.optim.RMSprop(model.parameters(), **options)
+        model.weight.grad = torch.ones(1, 1)
+        optimizer.step()
+        state = optimizer.state[model.weight]
+        state["square_avg"].fill_(4.0)  # with alpha = 1 it stays so
+        state["momentum_buffer"].zero_()
+        rule = update_rule(optimizer, model)
+        assert float(rule.rates["weight"]) == pytest.approx(0.005)
+        curvature = factor * rule.limit / 0.005
+        with torch.no_grad():
+            model.weight.fill_(1.0)
+        for _ in range(300):
+            optimizer.zero_grad()
+            (curvature / 2 * model.weight**2).sum().backward()
+            optimizer.step()
+        assert (float(model.weight.detach().abs()) > 1) is grows
+
+
+@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.Adagrad])
+def test_an_optimiser_of_unknown_limit_leaves_the_rest_of_an_inspection(kind, trained, quiet):
+    model, loss, data, _ = trained
+    few = data[0][:64], data[1][:64]
+    optimizer = kind(model.parameters())
+    found = inspect(model, loss, few, optimizer=optimizer, k=1, budget=20, console=quiet)
+    assert "hessian.largest" in set(found.table()["key"])
+    (step,) = [o for o in found.outcomes if o.step.endswith("stability limit")]
+    assert step.status == "omitted" and step.reason.startswith(kind.__name__)
+
+
 def test_mistakes_are_named(trained, quiet):
     model, loss, data, _ = trained
     with pytest.raises(ArgumentError, match="expected a torch"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,8 @@ class UpdateRule:
       \text{limit}_\text{Nesterov} = \frac{2(1+\beta)}{1+2\beta},\qquad
       \text{limit}_\text{AdamW} = \frac{(2-\eta w)(1+\beta_1)}{1-\beta_1}$$
 
-    with momentum β and dampening τ; Adam is the case τ = β = β₁ with D = η/(√v̂ + ε), and AdamW
-    shrinks the weights by its decay w beside that.
+    with momentum β and dampening τ; Adam is the case τ = β = β₁ with D = η/(√v̂ + ε), RMSprop the
+    case τ = 0 with D = η/(√v + ε), and AdamW shrinks the weights by its decay w beside that.
 
     Parameter groups may differ in everything. An eigenvalue z of the update leaves the unit circle
     only at z = −1: elsewhere on it the imaginary parts of what each group makes of z have one sign,
@@ -49,6 +49,10 @@ class UpdateRule:
     text: str
 
 
+class UnknownLimitError(ArgumentError):
+    """Exception for an optimiser of the model whose stability limit cannot be computed."""
+
+
 @dataclass(frozen=True)
 class _Group:
     """The update rule of one parameter group: its numbers, and D by parameter name."""
@@ -63,19 +67,18 @@ def update_rule(optimizer: Any, model: nn.Module) -> UpdateRule:
     """Return the update rule of an optimiser, or of a plain learning rate.
 
     Args:
-        optimizer: A torch SGD, Adam or AdamW, or a learning rate of plain gradient descent.
+        optimizer: A torch SGD, Adam, AdamW or RMSprop, or a learning rate of gradient descent.
         model: The model whose parameters it updates.
 
     Raises:
-        ArgumentError: The optimiser is of another kind, or updates nothing of the model.
+        UnknownLimitError: The optimiser is of another kind, or an adaptive one before its first
+            step.
+        ArgumentError: The optimiser updates nothing of the model, or maximises.
     """
     if not isinstance(optimizer, torch.optim.Optimizer):
         rate = check_positive("optimizer", optimizer)
         return UpdateRule("gradient descent", rate, 2.0, 0.0, f"gradient descent, η = {rate:g}")
     kind = type(optimizer).__name__
-    if not isinstance(optimizer, torch.optim.SGD | torch.optim.Adam):
-        remedy = "Give SGD, Adam or AdamW, or a learning rate."
-        raise ArgumentError("optimizer", kind, "its stability limit is not known", remedy)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     groups = []
     for group in optimizer.param_groups:
@@ -85,8 +88,7 @@ def update_rule(optimizer: Any, model: nn.Module) -> UpdateRule:
             remedy = "Give the optimiser of a loss that is minimised."
             raise ArgumentError("optimizer", kind, reason, remedy)
         if members:
-            read = _read_sgd if isinstance(optimizer, torch.optim.SGD) else _read_adam
-            groups.append(read(optimizer, group, members))
+            groups.append(_reader(optimizer)(optimizer, group, members))
     if not groups:
         remedy = "Give the optimiser that trained the model, or its learning rate."
         raise ArgumentError("optimizer", kind, "it updates no parameter of this model", remedy)
@@ -116,6 +118,16 @@ def _adam_numbers(optimizer: Any, group: dict[str, Any]) -> tuple[float, float, 
     return beta, rate, rate * float(group["weight_decay"]) if decoupled else 0.0
 
 
+def _reader(optimizer: torch.optim.Optimizer) -> Callable[..., _Group]:
+    """Return the function that reads a parameter group of an optimiser of this kind."""
+    for kind, reader in _READERS.items():
+        if isinstance(optimizer, kind):
+            return reader
+    remedy = "Give SGD, Adam, AdamW or RMSprop, or a learning rate."
+    reason = "its stability limit is not known"
+    raise UnknownLimitError("optimizer", type(optimizer).__name__, reason, remedy)
+
+
 def _read_sgd(optimizer: Any, group: dict[str, Any], members: dict[str, torch.Tensor]) -> _Group:
     beta, rate = float(group["momentum"]), float(group["lr"])
     limit = 2 * (1 + beta) / (1 - float(group["dampening"]) if beta else 1)
@@ -134,15 +146,43 @@ def _read_adam(optimizer: Any, group: dict[str, Any], members: dict[str, torch.T
     return _Group(rates, limit, decay, f"η = {rate:g}, β₁ = {beta:g}")
 
 
-def _adam_rates(optimizer: Any, group: dict[str, Any], parameter: torch.Tensor) -> torch.Tensor:
+def _read_rmsprop(
+    optimizer: Any, group: dict[str, Any], members: dict[str, torch.Tensor]
+) -> _Group:
+    beta, rate = float(group["momentum"]), float(group["lr"])
+    rates = {name: _rmsprop_rates(optimizer, group, p) for name, p in members.items()}
+    text = f"η = {rate:g}" + (f", momentum {beta:g}" if beta else "")
+    return _Group(rates, 2 * (1 + beta), float(group["weight_decay"]), text)
+
+
+def _rmsprop_rates(optimizer: Any, group: dict[str, Any], parameter: torch.Tensor) -> torch.Tensor:
+    state = _state_of(optimizer, parameter, "square_avg")
+    second = state["square_avg"] - (state["grad_avg"] ** 2 if group["centered"] else 0)
+    return float(group["lr"]) / (second.clamp(min=0).sqrt() + group["eps"])
+
+
+def _state_of(optimizer: Any, parameter: torch.Tensor, key: str) -> dict[str, Any]:
+    """Return an adaptive optimiser's state of a parameter, which it has after its first step."""
     state = optimizer.state.get(parameter, {})
-    if "exp_avg_sq" not in state:
-        reason = "it has taken no step: its scaling is unknown"
-        remedy = "Give the optimiser after training."
-        raise ArgumentError("optimizer", type(optimizer).__name__, reason, remedy)
+    if key not in state:
+        reason = "it has taken no step, so its scaling is unknown"
+        remedy = "Give the optimiser after training, or with its loaded state dict."
+        raise UnknownLimitError("optimizer", type(optimizer).__name__, reason, remedy)
+    return state
+
+
+def _adam_rates(optimizer: Any, group: dict[str, Any], parameter: torch.Tensor) -> torch.Tensor:
+    state = _state_of(optimizer, parameter, "exp_avg_sq")
     second = state["max_exp_avg_sq"] if group["amsgrad"] else state["exp_avg_sq"]
     correction = 1 - group["betas"][1] ** float(state["step"])
     return float(group["lr"]) / ((second / correction).sqrt() + group["eps"])
+
+
+_READERS: dict[type, Callable[..., _Group]] = {
+    torch.optim.SGD: _read_sgd,
+    torch.optim.Adam: _read_adam,
+    torch.optim.RMSprop: _read_rmsprop,
+}
 
 
 def _join(kind: str, groups: list[_Group], names: set[str]) -> UpdateRule:

@@ -18,7 +18,7 @@ from hyperribbon.core.checks import check_choice, count, list_of, torch_module, 
 from hyperribbon.core.devices.torch_private import tree_map, without_fallback_warnings
 from hyperribbon.operators.risk.batches import batch_size, cut, split, tensors
 from hyperribbon.operators.risk.data import Data, Source
-from hyperribbon.operators.risk.forward import Forward, call_with_labels, own_loss_of
+from hyperribbon.operators.risk.forward import Forward, as_tensor, call_with_labels, own_loss_of
 from hyperribbon.operators.risk.loss import Loss
 from hyperribbon.operators.risk.objective import Objective, at_weights
 from hyperribbon.operators.risk.torch_losses import recognise
@@ -199,7 +199,8 @@ class Evaluator:
                 raise ArgumentError("measure", values, reason, "Return a tensor (samples,).")
             return values, torch.ones_like(values)
         if self._measure == "loss" and self._loss is not None:
-            return self._losses(self._loss, outputs, targets)
+            packed, _ = as_tensor(outputs, batch, self._forward_by, packs=True)
+            return self._losses(self._loss, packed, targets)
         right, labels = count_right(outputs, targets, self._axis, self._loss)
         if self._measure == "accuracy":
             return right, labels
@@ -207,7 +208,9 @@ class Evaluator:
         losses = F.cross_entropy(scores, targets, reduction="none").reshape(len(scores), -1)
         return losses.sum(1), labels
 
-    def _losses(self, loss: Loss, outputs: Any, targets: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    def _losses(
+        self, loss: Loss, outputs: torch.Tensor, targets: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the loss of every sample and its share in the divisor of the loss."""
         if loss.reduction == "whole":
             reason = "a sample's loss depends on the others of its batch"

@@ -239,7 +239,7 @@ class Curvature:
         if self._limit(model) is not None:
             return f"limit of the step with {update_rule(self._optimizer, model).text}"
         kind = type(self._optimizer).__name__
-        return f"no limit beside it: that of {kind} as it is set is none on the Hessian itself"
+        return f"no stability limit shown: that of {kind} is not a limit of the Hessian itself"
 
 
 class GradientStatistics(Curvature):

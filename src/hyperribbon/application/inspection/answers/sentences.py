@@ -91,9 +91,8 @@ def _sharpness(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
         advice += "." if "stability.ratio" in numbers else ": pass optimizer= to include it."
     elif found.value > 0 and "stability.ratio" not in numbers:
         advice = (
-            f"Gradient descent is stable up to a learning rate of 2/λ₁ = {2 / found.value:.2g}; "
-            "pass optimizer= for the limit of your optimiser."
-        )
+            f"Gradient descent is stable up to a learning rate of 2/λ₁ = {2 / found.value:.2g}"
+        ) + ("." if config.get("optimizer") else "; pass optimizer= for its own limit.")
     number, unsure = found.text(), ""
     if found.certainty.endswith(NOT_OVER_SAMPLES):
         number = f"{found.value:.4g}"

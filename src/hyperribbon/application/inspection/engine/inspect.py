@@ -37,7 +37,7 @@ from hyperribbon.core.states import load_state
 from hyperribbon.core.store import describe_environment
 from hyperribbon.operators.risk.forward import Forward
 from hyperribbon.operators.risk.torch_losses import CrossEntropyLoss, NLLLoss
-from hyperribbon.prediction.update_rules import update_rule
+from hyperribbon.prediction.update_rules import UnknownLimitError, UpdateRule, update_rule
 from hyperribbon.recording.trajectory import Trajectory
 
 
@@ -133,13 +133,15 @@ def inspect(
     budget = Budget(budget.seconds, memory)
     options = {"params": params, "forward": forward, "mode": mode, "batch_size": batch_size}
     subject = Subject(model, loss, data, memory=memory, processes=processes, **options)
+    rule, unknown = _rule(optimizer, model)
     notebook = Notebook(
         k=check_positive_int("k", k),
         seed=seed,
         initial=_initial_state(model, initial),
         tolerance=check_positive("tolerance", tolerance),
         trajectory=None if trajectory is None else open_trajectory(trajectory),
-        rule=None if optimizer is None else update_rule(optimizer, model),
+        rule=rule,
+        unknown_limit=unknown,
         batch_size=subject.source.batch_size,
         clock=Clock(began + budget.seconds, processes, Heap(memory)),
         memory=memory,
@@ -165,7 +167,9 @@ def inspect(
     config = {"model": title, "loss": _name(loss), "k": k, "seed": seed, "samples": plan.samples}
     config["parameters"] = sum(p.numel() for p in subject.model.parameters())
     config |= {"seconds": budget.seconds, "memory": memory, "total": subject.total}
-    config["optimizer"] = "" if notebook.rule is None else notebook.rule.text
+    config["optimizer"] = "" if optimizer is None else type(optimizer).__name__
+    if rule is not None:
+        config["optimizer"] = rule.text
     config |= {"batch_size": notebook.batch_size, "kind": kind_of(subject.model), "mode": mode}
     config["is_normalised"] = subject.is_normalised
     config["is_like_reference"] = _is_like_reference(notebook.finest("loss"))
@@ -212,6 +216,16 @@ def _show_plan(console: Console, plan: InspectionPlan, title: str) -> None:
         about = "–" if step.reason else f"{step.samples:,}", step.reason or f"{step.seconds:.1f} s"
         table.add_row(step.title, *about, style="dim" if step.reason else "")
     console.print(table)
+
+
+def _rule(optimizer: Any, model: nn.Module) -> tuple[UpdateRule | None, str]:
+    """Return the optimiser's update rule, or why its stability limit is not known."""
+    if optimizer is None:
+        return None, "pass optimizer= (or a learning rate) to have it"
+    try:
+        return update_rule(optimizer, model), ""
+    except UnknownLimitError as error:
+        return None, f"{type(optimizer).__name__}: {error.reason}"
 
 
 def _initial_state(

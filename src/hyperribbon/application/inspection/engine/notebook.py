@@ -87,6 +87,7 @@ class Notebook:
         tolerance: Drop of the accuracy that pruning may cost; of the loss, relative.
         trajectory: Record of the training, if known.
         rule: How the optimiser turns gradients into steps, if known.
+        unknown_limit: Why the stability limit is not known; empty where it is.
         batch_size: Samples in a mini-batch, if known.
         clock: The time that is left.
         memory: Bytes to stay below.
@@ -103,6 +104,7 @@ class Notebook:
     tolerance: float = 0.01
     trajectory: Trajectory | None = None
     rule: UpdateRule | None = None
+    unknown_limit: str = ""
     batch_size: int | None = None
     clock: Clock = field(default_factory=Clock)
     memory: float = 2**30

@@ -112,8 +112,8 @@ def _products(level: Level, notebook: Notebook) -> float:
     return 1 if is_plain and notebook.finest("sharpness") else 40
 
 
-def _no_optimizer(level: Level, notebook: Notebook) -> str:
-    return "" if notebook.rule else "pass optimizer= (or a learning rate) to have it"
+def _no_limit(level: Level, notebook: Notebook) -> str:
+    return notebook.unknown_limit
 
 
 MEASUREMENTS = (
@@ -124,6 +124,6 @@ MEASUREMENTS = (
         run=stability_part,
         products=_products,
         refine=90,
-        obstacle=_no_optimizer,
+        obstacle=_no_limit,
     ),
 )
