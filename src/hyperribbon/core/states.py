@@ -95,11 +95,19 @@ def refusal(error: Exception) -> str:
 
 def save_state(path: Path, weights: Mapping[str, torch.Tensor]) -> None:
     """Write named tensors as safetensors, atomically, keeping their order."""
-    tensors = {name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}
     with writing(path) as temporary:
-        # The format sorts tensors by type and name; the model's own order goes in the header.
-        files: Any = safetensors.torch  # its own types of paths are incomplete
-        files.save_file(tensors, temporary, metadata={"order": json.dumps(list(tensors))})
+        temporary.write_bytes(_serialise(weights))
+
+
+def header_size(weights: Mapping[str, torch.Tensor]) -> int:
+    """Return the number of bytes that a file of `save_state` holds beside the entries."""
+    return len(_serialise(weights)) - sum(tensor.nbytes for tensor in weights.values())
+
+
+def _serialise(weights: Mapping[str, torch.Tensor]) -> bytes:
+    tensors = {name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}
+    # The format sorts tensors by type and name; the model's own order goes in the header.
+    return safetensors.torch.save(tensors, metadata={"order": json.dumps(list(tensors))})
 
 
 def _load_shards(index: Path) -> dict[str, torch.Tensor]:

@@ -183,9 +183,10 @@ def select(
             without it, buffers and frozen layers are inferred from values, see `eligible_names`.
         granularity: "weight"; or "channel", "head" or "unit" for channels and neurons, attention
             heads, or both, see `rank_units`; every layer keeps one.
-        of: What `fraction` is a share of, for channels and heads: "units", or "parameters" for the
-            share of the model's parameters that `shrink` removes. A share of the units is not one
-            of the model: embeddings, and the width that residual branches share, stay whole.
+        of: What `fraction` is a share of, for channels and heads: "units", or "parameters" or
+            "file" for the share of the model's parameters or of its file (with buffers, names and
+            shapes) that `shrink` removes. A share of the units is not one of the model: embeddings,
+            and the width that residual branches share, stay whole.
         seed: Seed of the criterion "random".
 
     Raises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import nn
 from hyperribbon.core import ArgumentError, Mask
 from hyperribbon.core.checks import check_choice, check_fraction, mapping, torch_module, validate
 from hyperribbon.core.parameters import check_mask
+from hyperribbon.core.states import header_size
 from hyperribbon.operators.risk.batches import tensors
 from hyperribbon.operators.risk.forward import call
 from hyperribbon.subnetworks.operations import prune
@@ -51,29 +52,41 @@ class UnitRanking:
         """Return the entries of the first units.
 
         Args:
-            fraction: Share of the units; or, with of="parameters", the share of the model's
-                parameters that `shrink` removes with them, at least.
-            of: "units" or "parameters".
+            fraction: Share of the units; or, with of="parameters" or "file", the share of the
+                model's parameters or of its file that `shrink` removes with them, at least.
+            of: "units", "parameters" or "file".
 
         Raises:
-            ArgumentError: All units that can be removed hold fewer parameters.
+            ArgumentError: All units that can be removed hold less.
         """
-        check_choice("of", of, ("units", "parameters"))
+        check_choice("of", of, ("units", "parameters", "file"))
         most = self.size - len({self.units.families[unit] for unit in self.order})
         count = int(check_fraction("fraction", fraction) * self.size + 0.5)
-        if of == "parameters":
-            total = self.left(0)
-            goal = (1 - fraction) * total
-            if self.left(most) > goal:
-                share = 1 - self.left(most) / total
-                reason = f"the units that can be removed hold {share:.1%} of the parameters"
+        if of != "units":
+            left = self._left(of)
+            goal = (1 - fraction) * left(0)
+            if left(most) > goal:
+                share = 1 - left(most) / left(0)
+                what = "parameters" if of == "parameters" else "bytes of the file"
+                reason = f"the units that can be removed hold {share:.1%} of the {what}"
                 raise ArgumentError("fraction", fraction, reason, f"Give at most {share:.3f}.")
-            count = bisect_left(range(most + 1), -goal, key=lambda count: -self.left(count))
+            count = bisect_left(range(most + 1), -goal, key=lambda count: -left(count))
         return self.units.mask(self.model, self.order[: min(count, most)])
 
-    def left(self, count: int) -> int:
-        """Return the number of parameters of the network without the first units."""
-        return self.units.count_parameters(self.model, self.order[:count])
+    def _left(self, of: str) -> Callable[[int], int]:
+        """Return the function: number of units removed -> parameters, or bytes of the file."""
+        if of == "parameters":
+            tensors, fixed = dict(self.model.named_parameters()), 0
+            sizes = dict.fromkeys(tensors, 1)
+        else:
+            tensors = self.model.state_dict()
+            sizes, fixed = {n: t.element_size() for n, t in tensors.items()}, header_size(tensors)
+
+        def left(count: int) -> int:
+            found = self.units.entries_left(tensors, self.order[:count])
+            return fixed + sum(sizes[name] * number for name, number in found.items())
+
+        return left
 
 
 @validate(mask=mapping)

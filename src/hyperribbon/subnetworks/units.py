@@ -8,7 +8,7 @@ is not known here keeps the units that reach it whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -37,7 +37,9 @@ _POOLS = frozenset(
     for adaptive in ("", "adaptive_")
     for kind in ("max", "avg")
     for dimension in (1, 2, 3)
-)
+) | {"interpolate"}
+_REDUCTIONS = frozenset({"mean", "sum", "amax", "amin"})
+_SIZED = frozenset("view reshape unflatten split chunk tensor_split unbind".split())  # noqa: SIM905
 _ACTIVATIONS = (
     nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LeakyReLU, nn.ELU, nn.SELU,
     nn.CELU, nn.Mish, nn.Hardswish, nn.Hardtanh, nn.Hardsigmoid, nn.Softplus, nn.Softsign,
@@ -100,14 +102,16 @@ class Units:
         wanted = {"channel": (False,), "head": (True,), "unit": (False, True)}[kind]
         return [unit for unit in self.families if (unit in self.heads) in wanted]
 
-    def count_parameters(self, model: nn.Module, gone: Iterable[int]) -> int:
-        """Return the number of parameters that are left without some units."""
+    def entries_left(
+        self, tensors: Mapping[str, torch.Tensor], gone: Iterable[int]
+    ) -> dict[str, int]:
+        """Return the number of entries of each tensor that are left without some units."""
         lost = torch.tensor(sorted(gone), dtype=torch.long, device="cpu")
-        sizes = {name: list(parameter.shape) for name, parameter in model.named_parameters()}
+        sizes = {name: list(tensor.shape) for name, tensor in tensors.items()}
         for axis in self.axes:
             if axis.name in sizes:
                 sizes[axis.name][axis.axis] = int((~torch.isin(axis.labels, lost)).sum())
-        return sum(map(prod, sizes.values()))
+        return {name: prod(shape) for name, shape in sizes.items()}
 
     @cached_property
     def families(self) -> dict[int, tuple[tuple[str, int], ...]]:
@@ -218,6 +222,7 @@ class _Finder:
         self._heads: set[int] = set()
         self._whole: dict[str, str] = {}
         self._seen: set[int] = set()
+        self._graphs: dict[int, fx.Graph] = {}
         self._direct: set[str] = set()  # parameters that a forward pass reads by itself
         names: dict[int, list[str]] = {}
         for name, tensor in model.named_parameters(remove_duplicate=False):
@@ -315,7 +320,7 @@ class _Finder:
             self._inside(module, path)
             return
         try:
-            graph = _Tracer().trace(module)
+            graph = self._trace(module)
         except Exception as error:  # whatever the forward pass does with what stands for a tensor
             reason = f"its forward pass cannot be traced ({type(error).__name__})"
             self._whole[path or type(module).__name__] = reason
@@ -323,6 +328,25 @@ class _Finder:
                 self.visit(child, _below(path, name))
             return
         self._follow(module, graph, path)
+
+    def _trace(self, module: nn.Module) -> fx.Graph:
+        """Return the graph of a forward pass; in a second try, what cannot be traced is a node."""
+        if id(module) not in self._graphs:
+            try:
+                found = _Tracer().trace(module)
+            except Exception:
+                parts = [part for part in module.modules() if part is not module]
+                opaque = {id(part) for part in parts if not self._is_traceable(part)}
+                found = _Tracer(opaque).trace(module)
+            self._graphs[id(module)] = found
+        return self._graphs[id(module)]
+
+    def _is_traceable(self, module: nn.Module) -> bool:
+        try:
+            self._trace(module)
+        except Exception:
+            return False
+        return True
 
     def _inside(self, module: nn.Module, path: str) -> None:
         """Find units of layers that are known whole: attention heads, transformer layers."""
@@ -337,6 +361,15 @@ class _Finder:
                 attention = getattr(module, name, None)
                 if isinstance(attention, nn.MultiheadAttention):
                     self._attention(attention, _below(path, name))
+        elif any(parameter.ndim > 1 for parameter in module.parameters(recurse=False)):
+            kind = type(module).__name__
+            known = (
+                isinstance(module, (nn.Linear, *_CONVOLUTIONS, *_TRANSPOSED)) or kind == "Conv1D"
+            )
+            reason = (
+                "what calls it cannot be traced" if known else f"{kind} layers are not supported"
+            )
+            self._whole.setdefault(path, reason)
 
     def _attention(self, module: nn.MultiheadAttention, path: str) -> None:
         if module.in_proj_weight is None or module.bias_k is not None or module.add_zero_attn:
@@ -384,6 +417,9 @@ class _Finder:
         self._seen.add(id(layer))
         first = given[0] if len(given) == 1 and not named else None
         kind = type(layer).__name__
+        if not isinstance(getattr(layer, "weight", None), nn.Parameter | None):
+            self._whole[path] = "its weight is computed from other parameters"
+            return self._refuse([*given, *named.values()], kind)
         if not isinstance(first, _Value):
             return self._refuse([*given, *named.values()], kind, layer, path)
         if isinstance(layer, _ACTIVATIONS):
@@ -412,8 +448,9 @@ class _Finder:
         self, values: Any, what: str, layer: nn.Module | None = None, path: str = ""
     ) -> Any:
         """Leave the units of values whole that meet something unknown."""
+        sized = ", whose sizes are fixed in the forward pass" if what in _SIZED else ""
         for value in _values(values):
-            self._keep(value, f"it reaches {what}")
+            self._keep(value, f"it reaches {what}{sized}")
         if layer is not None:
             self._seen.discard(id(layer))
             self.visit(layer, path)
@@ -469,7 +506,12 @@ class _Finder:
             )
             if len(shape) == 2 and isinstance(shape[1], int) and shape[1] == -1:
                 return self._flatten(first, 1, -1)
-        if name == "mean" and len(values) == 1 and first.axis == 1 and not first.flat:
+        if (
+            name in ("mean", "sum", "amax", "amin")
+            and len(values) == 1
+            and first.axis == 1
+            and not first.flat
+        ):
             dims = named.get("dim", given[1] if len(given) > 1 else ())
             dims = sorted((dims,) if isinstance(dims, int) else dims)
             if dims in ([2, 3], [-2, -1], [2]):
@@ -508,12 +550,21 @@ class _Finder:
 
 
 class _Tracer(fx.Tracer):
-    """Traces a forward pass down to the layers that are known."""
+    """Traces a forward pass down to the layers that are known, and to opaque ones (ids)."""
+
+    def __init__(self, opaque: Collection[int] = ()) -> None:
+        super().__init__()
+        self._opaque = opaque
+
+    def keys(self, obj: fx.Proxy) -> Any:
+        """Pass no further keyword arguments on."""
+        return ()
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if isinstance(m, nn.Sequential):
             return False
-        return super().is_leaf_module(m, module_qualified_name) or type(m).__name__ == "Conv1D"
+        known = super().is_leaf_module(m, module_qualified_name) or type(m).__name__ == "Conv1D"
+        return known or id(m) in self._opaque
 
 
 def _resolve(value: _Value, size: int) -> torch.Tensor | None:
