@@ -2,7 +2,9 @@
 
 import gc
 import importlib.util
+import multiprocessing
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,33 @@ def pytest_collection_finish() -> None:
     """Let no garbage collection look again at what was imported, which takes half a second."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def in_fork():
+    """Start a function in a copy of this process, which has all imports done; return the process.
+
+    The copy works on one thread: the others are not copied.
+    """
+    begun = []
+
+    def work_alone(work, arguments):
+        torch.set_num_threads(1)
+        work(*arguments)
+
+    def start(work, *arguments):
+        context = multiprocessing.get_context("fork")
+        process = context.Process(target=work_alone, args=(work, arguments))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # about those threads
+            process.start()
+        begun.append(process)
+        return process
+
+    yield start
+    for process in begun:
+        process.kill()
+        process.join()
 
 
 @pytest.fixture

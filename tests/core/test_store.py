@@ -11,6 +11,7 @@ import torch
 
 from hyperribbon.core import ArgumentError, Band
 from hyperribbon.core.store import (
+    RunFolder,
     Store,
     config_hash,
     ensure_folder,
@@ -111,39 +112,39 @@ def test_a_run_keeps_config_environment_result_and_claims(tmp_path):
     assert again.load_claims() == [claim]
 
 
-def test_a_run_is_held_by_one_process_at_a_time(tmp_path):
-    run = Store(tmp_path).run("ribbons/x", Config(), 0)
-    code = (
-        "import sys; from pathlib import Path; from hyperribbon.core.store import RunFolder\n"
-        "try:\n"
-        "    with RunFolder(Path(sys.argv[1])).lock(): print('held')\n"
-        "except ValueError as error: print(error)\n"
-    )
+def test_a_run_is_held_by_one_process_at_a_time(tmp_path, in_fork):
+    run, said = Store(tmp_path).run("ribbons/x", Config(), 0), tmp_path / "said"
+
+    def hold():
+        try:
+            with RunFolder(run.path).lock():
+                said.write_text("held")
+        except ValueError as error:
+            said.write_text(str(error))
 
     def other_process():
-        command = [sys.executable, "-c", code, str(run.path)]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        in_fork(hold).join()
+        return said.read_text()
 
     with run.lock():
         assert "another process is computing this run" in other_process()
-    assert other_process() == "held\n"
+    assert other_process() == "held"
 
 
-def test_processes_writing_the_same_file_leave_one_whole_version(tmp_path):
-    code = (
-        "import sys, numpy as np; from pathlib import Path\n"
-        "from hyperribbon.core.store import save_tree\n"
-        "for _ in range(40): save_tree(Path(sys.argv[1]), {'x': np.full(5000, int(sys.argv[2]))})\n"
-    )
+def test_processes_writing_the_same_file_leave_one_whole_version(tmp_path, in_fork):
+    def write(number):
+        for _ in range(40):
+            save_tree(path, {"x": np.full(5000, number)})
+
     path = tmp_path / "tree"
-    writers = [subprocess.Popen([sys.executable, "-c", code, str(path), str(i)]) for i in range(2)]
+    writers = [in_fork(write, number) for number in range(2)]
     seen = set()
-    while any(writer.poll() is None for writer in writers):
+    while any(writer.is_alive() for writer in writers):
         if path.exists():
             values = np.unique(load_tree(path)["x"])
             assert len(values) == 1
             seen.add(int(values[0]))
-    assert all(writer.returncode == 0 for writer in writers)
+    assert all(writer.exitcode == 0 for writer in writers)
     assert seen <= {0, 1}
     assert sorted(Path(tmp_path).iterdir()) == [path]
 

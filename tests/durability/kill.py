@@ -105,9 +105,14 @@ def main(folder: Path, seed: int, task: str, kills: int, disks: int) -> None:
     print(f"{task}: {done} kills, {disks} full disks, nothing lost or wrong")
 
 
+def do_not_sync() -> None:
+    """Make os.fsync do nothing: a killed process loses nothing that it gave to the system."""
+    os.fsync = lambda handle: None
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    os.fsync = lambda handle: None  # a killed process loses nothing that it gave to the system
+    do_not_sync()
     for argument in sys.argv[3:]:
         task, kills, disks = argument.split(":")
         main(Path(sys.argv[1]), int(sys.argv[2]), task, int(kills), int(disks))

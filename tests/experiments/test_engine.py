@@ -3,11 +3,9 @@
 import dataclasses
 import hashlib
 import os
-import signal
-import subprocess
-import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -159,17 +157,16 @@ def digest(folder):
     return [hashlib.sha256(file.read_bytes()).hexdigest() for file in sorted(files)]
 
 
-def test_a_killed_run_resumes_to_the_same_bits(tmp_path):
+def test_a_killed_run_resumes_to_the_same_bits(tmp_path, in_fork):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     run("ribbons/fig4", preset="laptop", out=whole)
-    command = [sys.executable, "-m", "hyperribbon", "reproduce", "ribbons/fig4", "--out"]
-    process = subprocess.Popen([*command, str(killed)], stdout=subprocess.DEVNULL)
+    process = in_fork(partial(run, preset="laptop", out=killed), "ribbons/fig4")
     deadline = time.monotonic() + 120
     while not list(killed.glob("ribbons*/parts/*.safetensors")):
-        assert process.poll() is None and time.monotonic() < deadline
+        assert process.is_alive() and time.monotonic() < deadline
         time.sleep(0.01)
-    process.send_signal(signal.SIGKILL)
-    process.wait()
+    process.kill()
+    process.join()
     assert not list(killed.glob("ribbons*/result.safetensors"))
     survivors = {f: f.stat().st_mtime_ns for f in killed.glob("ribbons*/parts/*.safetensors")}
     assert survivors

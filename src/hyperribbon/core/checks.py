@@ -93,13 +93,13 @@ def _short(value: Any, limit: int = 80) -> str:
 
 
 def check_absent(argument: str, value: Any, reason: str, remedy: str = "Omit it.") -> None:
-    """Raise if an argument is given that would have no effect."""
+    """Check that an argument is absent which would have no effect."""
     if value is not None:
         raise ArgumentError(argument, value, reason, remedy)
 
 
 def check_choice(argument: str, value: object, choices: Collection[str]) -> str:
-    """Return `value` if it is one of `choices`."""
+    """Check an argument: return `value` if it is one of `choices`."""
     if not isinstance(value, str) or value not in choices:
         listed = ", ".join(repr(c) for c in choices)
         raise ArgumentError(argument, value, "it is not a known choice", f"Use one of {listed}.")
@@ -118,7 +118,7 @@ def check_positive(argument: str, value: float, *, zero: bool = False) -> float:
 
 
 def check_positive_int(argument: str, value: int, *, maximum: int | None = None) -> int:
-    """Return `value` as an int if it is a whole number from 1 to `maximum`."""
+    """Check an argument: return an int from 1 to `maximum`."""
     number = as_number(argument, value)
     limit = "" if maximum is None else f" and at most {maximum}"
     if not number.is_integer() or number < 1 or (maximum is not None and number > maximum):
@@ -129,7 +129,7 @@ def check_positive_int(argument: str, value: int, *, maximum: int | None = None)
 
 
 def check_fraction(argument: str, value: float) -> float:
-    """Return `value` as a float if it lies in [0, 1]."""
+    """Check an argument: return a float in [0, 1]."""
     number = as_number(argument, value)
     if not 0.0 <= number <= 1.0:
         raise ArgumentError(
@@ -139,7 +139,7 @@ def check_fraction(argument: str, value: float) -> float:
 
 
 def check_finite(argument: str, value: Array) -> Array:
-    """Return `value` if it holds no NaN and no infinity."""
+    """Check an argument: return `value` if it holds no NaN and no infinity."""
     given: Any = value
     finite = given.isfinite() if is_tensor(given) else np.isfinite(given)
     if not bool(finite.all()):
@@ -156,7 +156,7 @@ def check_array(
     empty: bool = False,
     remedy: str = "",
 ) -> np.ndarray:
-    """Return `value` as an array of finite doubles with a number of axes.
+    """Return a checked argument as an array of finite doubles with a number of axes.
 
     Args:
         argument: Name to use in the message.
@@ -236,7 +236,7 @@ def _on_host(argument: str, value: Any) -> Any:
 
 
 def as_number(argument: str, value: Any) -> float:
-    """Return `value` as a float, whatever it is, if it is one number."""
+    """Check an argument: return a float, whatever `value` is, if it is one number."""
     check_readable(argument, value)
     try:
         if isinstance(value, str | bytes) or np.ndim(value.detach() if is_tensor(value) else value):
@@ -249,7 +249,7 @@ def as_number(argument: str, value: Any) -> float:
 def check_shape(
     argument: str, value: Array, shape: tuple[int, ...], reason: str, *, broadcast: bool = False
 ) -> Array:
-    """Return `value` if it has a shape, or broadcasts to it.
+    """Return a checked argument if it has a shape, or broadcasts to it.
 
     Args:
         argument: Name to use in the message.
@@ -403,7 +403,7 @@ def _is_finite(result: Any) -> bool:
 
 
 def returned_array(argument: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Return the finite numbers that a function given as an argument has returned."""
+    """Check what a function given as an argument has returned: finite numbers."""
     try:
         return check_shape(argument, check_array(argument, value), shape, "")
     except ArgumentError:

@@ -21,7 +21,7 @@ _CELL = f"padding:.15em .8em .15em 0;border-bottom:{_LINE};vertical-align:top"
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Return a number as HTML tables show it.
+    """Return a number as a notebook's HTML tables show it.
 
     >>> number(0.000123456), number(1200.0), number(float("inf"))
     ('0.0001235', '1,200', 'not known')

@@ -81,7 +81,7 @@ class ParameterSpace:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Number of coordinates of each parameter."""
+        """Number of coordinates of each parameter in the space."""
         return tuple(
             prod(shape) if selection is None else selection.numel()
             for shape, selection in zip(self.shapes, self.selections, strict=True)

@@ -39,7 +39,7 @@ class Result(ABC):
 
     @abstractmethod
     def to_frame(self) -> pd.DataFrame:
-        """Return the numbers as a pandas.DataFrame."""
+        """Return the result's numbers as a pandas.DataFrame."""
 
     def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the result, and return the axes.
@@ -55,7 +55,7 @@ class Result(ABC):
         return getattr(hyperribbon.plots, self._plot_function)(self, ax)
 
     def _headline(self) -> str:
-        """Return the fields that are numbers or texts, in one line."""
+        """Return a result's fields that are numbers or texts, in one line."""
         shown = [f.name for f in fields(self) if f.repr] if is_dataclass(self) else []
         values = {name: getattr(self, name) for name in shown}
         plain = {n: v for n, v in values.items() if isinstance(v, int | float | str)}
@@ -69,7 +69,7 @@ class Result(ABC):
         return f"{type(self).__name__}({self._headline()})"
 
     def _repr_html_(self) -> str:
-        """Show the figure and the table, in a notebook."""
+        """Show a result's figure and table, in a notebook."""
         table = self.to_frame()
         picture = html.picture(cast("Figure", self.plot().figure), type(self).__name__)
         return html.card(self._headline(), f"<div>{picture}</div>", html.frame(table, _ROWS, _MORE))

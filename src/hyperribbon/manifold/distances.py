@@ -189,7 +189,7 @@ def _models(name: str, given: Any) -> np.ndarray:
 def _apply_rule(
     name: str, models: np.ndarray, log: bool, floor: float | None, workers: int
 ) -> tuple[np.ndarray, int, int]:
-    """Check that these are probabilities and apply the floor; count zeros and raised entries."""
+    """Check probabilities before their distances are taken, and apply the floor; count zeros."""
     with ThreadPoolExecutor(workers) as pool:
         parts = np.array_split(models, min(workers, len(models)))
         checked = list(pool.map(lambda part: _check_rows(part, log), parts))

@@ -126,7 +126,7 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.streaming = streaming
 
     def _repr_html_(self) -> str:
-        """Show the first two coordinates of the models in a notebook."""
+        """Show the embedding's first two coordinates of the models in a notebook."""
         if not hasattr(self, "embedding_"):
             return html.card(repr(self), html.note("not fitted yet"))
         shown = zip(self.eigenvalues_, self.explained_stress_, strict=True)
@@ -277,7 +277,7 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return np.nanquantile(shares, [tail, 1 - tail], axis=0)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the coordinates, one row per model, with the run where there are several."""
+        """Return the embedding's coordinates, one row per model, with the run where known."""
         check_is_fitted(self, "eigenvalues_")
         columns = {f"component {i + 1}": c for i, c in enumerate(self.embedding_.T)}
         table = frame(columns, "model", first=0)
@@ -314,7 +314,7 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @validate()
     def transform(self, X: Any) -> Float[np.ndarray, "models k"]:
-        """Return the coordinates of models from predictions, or from distances to the landmarks.
+        """Return models embedded by their predictions, or by their distances to the landmarks.
 
         x = −½(d − d·w − column means + grand mean)·V·sign(λ)/√|λ|.
 
@@ -345,7 +345,7 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return self._centring.coordinates(product, self._project)
 
     def _landmark_distances(self, models: Any) -> np.ndarray:
-        """Return the distances between the landmarks, and keep their predictions."""
+        """Return the distances between the embedding's landmarks, and keep their predictions."""
         if self.metric == "precomputed":
             if models.ndim != 2 or models.shape[0] != models.shape[1]:
                 reason = "distances form a square"
@@ -420,7 +420,7 @@ def _choose_landmarks(landmarks: Any, count: int, seed: int) -> np.ndarray:
 
 
 def _landmark_indices(given: Any, count: int) -> np.ndarray:
-    """Return the indices that a mask or a list of indices chooses."""
+    """Return the indices of the embedding's landmarks, from a mask or a list."""
     found = check_array("landmarks", given)
     chosen = found.astype(int)
     if np.asarray(given).dtype == bool and found.shape == (count,):

@@ -191,7 +191,7 @@ def disk_bytes(count: int, rule: TileRule) -> float:
 
 
 def free_disk(folder: Path) -> int:
-    """Return the free disk space at a folder, in bytes."""
+    """Return the free disk space for stored tiles at a folder, in bytes."""
     while not folder.exists():
         folder = folder.parent
     return shutil.disk_usage(folder).free
@@ -205,7 +205,7 @@ def _apply_tile(
     w_row: np.ndarray | None,
     w_column: np.ndarray | None,
 ) -> tuple[int, int, np.ndarray, np.ndarray, float]:
-    """Multiply one tile and its mirror image."""
+    """Multiply one stored tile of distances and its mirror image."""
     row, column = pair
     tile = distances.tile(row, column).astype(np.float64, copy=False)
     squares = 0.0
@@ -218,7 +218,7 @@ def _apply_tile(
 def _run(
     executor: Executor | None, function: Callable[..., Any], jobs: Iterable[tuple]
 ) -> Iterator[Any]:
-    """Yield function(*job) for every job in order, a few of them at once."""
+    """Yield function(*job) for every stored tile in order, a few of them at once."""
     if executor is None:
         for job in jobs:
             yield function(*job)

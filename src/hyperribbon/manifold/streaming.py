@@ -99,7 +99,7 @@ class Centring:
     grand_mean: float
 
     def coordinates(self, product: np.ndarray, project: np.ndarray) -> np.ndarray:
-        """Return −½(d − d·w − column means + grand mean) P from d [P, w]."""
+        """Return streamed coordinates −½(d − d·w − column means + grand mean) P from d [P, w]."""
         along, rows = product[:, :-1], product[:, -1:]
         total = project.sum(axis=0)
         shift = self.column_means @ project - self.grand_mean * total

@@ -35,7 +35,7 @@ _model, _models = _probabilities(2), _probabilities(3)
 
 @validate(classes=checks.count)
 def truth(targets: Any, classes: int) -> Float[np.ndarray, "samples classes"]:
-    """Return the one-hot model of the true labels, (samples, classes)."""
+    """Return the truth where trajectories should end: one-hot labels, (samples, classes)."""
     labels = checks.wholes("targets", targets)
     if labels.max() >= classes:
         reason = f"there are {classes} classes, 0 to {classes - 1}"
@@ -45,7 +45,7 @@ def truth(targets: Any, classes: int) -> Float[np.ndarray, "samples classes"]:
 
 @validate(samples=checks.count, classes=checks.count)
 def ignorance(samples: int, classes: int) -> Float[np.ndarray, "samples classes"]:
-    """Return the uniform model, (samples, classes): equal probability for every class."""
+    """Return ignorance, where trajectories begin: equal probabilities, (samples, classes)."""
     return np.full((samples, classes), 1 / classes)
 
 

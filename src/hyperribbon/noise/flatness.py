@@ -90,7 +90,7 @@ class VarianceFlatness(Result, plot="plot_variance_flatness"):
 
     @property
     def unresolved(self) -> int:
-        """Modes that are not in ψ, since the record spans too few of their correlation times."""
+        """Modes not in the flatness exponent ψ: the record spans too few correlation times."""
         return int((~self.resolved).sum())
 
     def to_frame(self) -> pd.DataFrame:
@@ -101,7 +101,7 @@ class VarianceFlatness(Result, plot="plot_variance_flatness"):
         return frame(own, "mode")
 
     def summary(self) -> str:
-        """Return ψ with its interval and the modes behind it, in one line."""
+        """Return the flatness exponent ψ with its interval and modes, in one line."""
         low, high = self.interval
         where = f"{int(self.resolved.sum())} modes, {self.effective_samples:.0f} effective samples"
         if self.unresolved:

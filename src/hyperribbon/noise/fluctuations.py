@@ -107,7 +107,7 @@ class LayerFluctuations(Result, plot="plot_layer_fluctuations"):
 
     @property
     def ratio(self) -> float:
-        """Measured over predicted variance, summed over resolved modes; NaN if nothing is known."""
+        """Measured over predicted fluctuations, summed over resolved modes; NaN if unknown."""
         if self.predicted_variances is None:
             return float("nan")
         use = self.resolved & np.isfinite(self.predicted_variances)
@@ -365,7 +365,7 @@ def fluctuations(
 def _trained_space(
     model: nn.Module, optimizer: torch.optim.Optimizer, layers: ParameterFilter
 ) -> ParameterSpace:
-    """Return the space of the chosen weights that the optimiser trains.
+    """Return the space of the chosen weights whose fluctuations under the optimiser count.
 
     Raises:
         ArgumentError: The optimiser has none of them.
@@ -759,7 +759,7 @@ def _leading(risk: Risk, part: ParameterSpace, k: int, seed: int) -> np.ndarray:
 
 
 def _offsets(space: ParameterSpace, parts: dict[str, ParameterSpace]) -> dict[str, np.ndarray]:
-    """Return the coordinates of every layer in the whole space."""
+    """Return the coordinates of every layer whose fluctuations are measured, in the whole space."""
     ranges = space.slices()
     return {
         name: np.concatenate([np.arange(ranges[n].start, ranges[n].stop) for n in part.names])
@@ -784,7 +784,7 @@ def _blocks(
 
 
 def _columns(operator: Any, modes: np.ndarray, rows: np.ndarray) -> torch.Tensor:
-    """Return modes of a layer as columns in the whole space."""
+    """Return a layer's modes of fluctuation as columns in the whole space."""
     size = (operator.shape[0], modes.shape[1])
     block = torch.zeros(size, dtype=operator.dtype, device="cpu")
     block[rows] = torch.from_numpy(modes).to(operator.dtype)
@@ -852,7 +852,7 @@ def _layer(
     change: np.ndarray,
     mixed: float | None,
 ) -> LayerFluctuations:
-    """Return what is known of a layer."""
+    """Return the fluctuations of one layer: variances, curvatures, ψ, prediction."""
     H = found.modes.T @ curvature
     flatness, reason, broken = None, "", []
     try:

@@ -191,7 +191,7 @@ def noise_scale(C: GradientCovariance) -> float:
 
 @validate(H=checks.symmetric, C=checks.covariance)
 def proportionality(H: np.ndarray, C: np.ndarray) -> tuple[float, float]:
-    """Return α = tr(HC)/tr(H²) and the defect ‖C − αH‖/‖C‖ (0 proportional, 1 unrelated).
+    """Return α = tr(HC)/tr(H²) of gradient noise C, and the defect ‖C − αH‖/‖C‖ in [0, 1].
 
     >>> proportionality(np.diag([1.0, 2.0]), np.diag([3.0, 6.0]))
     (3.0, 0.0)

@@ -29,7 +29,7 @@ class Memory:
 
     @property
     def integrated(self) -> np.ndarray:
-        """Integrated autocorrelation times Σρ (k,), over all lags."""
+        """Memory of each mode: integrated autocorrelation times Σρ (k,), over all lags."""
         return self.spectra[:, 0]
 
     @property
@@ -39,7 +39,7 @@ class Memory:
 
     @property
     def times(self) -> np.ndarray:
-        """Moments in which a mode decorrelates (k,): the larger of Σρ and 2 Σρ² − 1, at least one.
+        """Memory of a mode: moments (k,) in which it decorrelates, max(Σρ, 2 Σρ² − 1, 1).
 
         Both are about twice the relaxation time of a mode that relaxes; the second is that of the
         envelope where a mode oscillates and Σρ cancels.

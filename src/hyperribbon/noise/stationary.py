@@ -60,7 +60,7 @@ class LeadingCovariance(Result, plot="plot_relation"):
     correlation_steps: Float[np.ndarray, "k"] | None = None
 
     def to_frame(self) -> pd.DataFrame:
-        """Return curvature and predicted variance along each eigenvector of the curvature."""
+        """Return curvature and predicted stationary variance along each eigenvector."""
         own = {"curvature": self.curvatures, "variance": np.diag(self.matrix)}
         own |= {"noise": np.diag(self.noise), "correlation_steps": self.correlation_steps}
         return frame(own)

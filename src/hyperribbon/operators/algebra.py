@@ -78,7 +78,7 @@ class Restricted(LinearOperator):
 
     @plain_arithmetic()
     def diagonal(self) -> torch.Tensor:
-        """Return the diagonal of the principal submatrix."""
+        """Return the diagonal of an operator restricted to a principal submatrix."""
         return self.operator.diagonal()[self.indices]
 
 
@@ -113,7 +113,7 @@ class Rescaled(LinearOperator):
         return Rescaled(operator, self.scale.flatten(), self.shift.flatten())
 
     def cost(self) -> Cost | None:
-        """Return the cost of D (A + W) D: that of A, with the vectors that are scaled and added."""
+        """Return the cost of the rescaled operator D (A + W) D: that of A, and of the vectors."""
         own = self.operator.cost()
         if own is None:
             return None

@@ -141,7 +141,7 @@ class LinearOperator(ABC):
 
     @plain_arithmetic()
     def trace(self) -> float:
-        """Return the exact trace; see `has_exact_trace` for whether it is cheap."""
+        """Return a linear operator's exact trace; see `has_exact_trace` for whether it is cheap."""
         return float(self.diagonal().sum(dtype=torch.float64))
 
     def cost(self) -> Cost | None:

@@ -40,18 +40,18 @@ class FactoredOperator(RiskOperator):
 
     @abstractmethod
     def _middle(self, chunk: Chunk, block: torch.Tensor) -> torch.Tensor:
-        """Return M u for a block u (k, n, …) of output vectors."""
+        """Return M u of a factored matrix JᵀMJ, for a block u (k, n, …) of output vectors."""
 
     @abstractmethod
     def _rows(self, chunk: Chunk) -> torch.Tensor:
-        """Return R (m, n, …) with Σ_j R_j R_jᵀ = M_n for every sample."""
+        """Return a factored matrix's R (m, n, …) with Σ_j R_j R_jᵀ = M_n for every sample."""
 
     def _rows_each(self, outputs: torch.Tensor) -> int:
-        """Return the number of rows of R_n."""
+        """Return the number of rows of a factored matrix's R_n."""
         return outputs[0].numel()
 
     def _product(self, chunk: Chunk, v: Block) -> Block:
-        """Return Jᵀ M J v: a Jacobian-vector product, M, and a vector-Jacobian product."""
+        """Return a factored product Jᵀ M J v: a jvp, M, and a vjp."""
         return chunk.point.vjp(self._middle(chunk, chunk.point.jvp(v)), self.space.names)
 
     @property

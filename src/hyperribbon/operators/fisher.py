@@ -173,7 +173,7 @@ class Fisher(FactoredOperator):
 
     @plain_arithmetic()
     def lift(self, coefficients: torch.Tensor) -> torch.Tensor:
-        """Return FᵀU, of centred rows where they are."""
+        """Return the Fisher matrix's eigenvectors from those of its Gram matrix, FᵀU."""
         if not self.centre:
             return super().lift(coefficients)
         return super().lift(centre_rows(coefficients, self.risk.samples))
@@ -195,7 +195,7 @@ class Fisher(FactoredOperator):
         return max(second - float(self.mean_rows().square().sum(dtype=torch.float64)), 0.0)
 
     def trace_parts(self) -> tuple[dict[str, float], torch.Tensor]:
-        """Return the trace by parameter and by sample, of a matrix that is not centred.
+        """Return the Fisher matrix's trace by parameter and by sample, where it is not centred.
 
         Raises:
             ArgumentError: It is centred.

@@ -116,12 +116,12 @@ def centre_rows(matrix: torch.Tensor, samples: int) -> torch.Tensor:
 
 
 def squared_norm(risk: Risk, rows: Rows) -> float:
-    """Return the sum of all (R J)²: the trace of JᵀRᵀRJ."""
+    """Return the sum of all (R J)², the trace of a Gram matrix R J Jᵀ Rᵀ."""
     return float(squared_parts(risk, rows)[0].sum())
 
 
 def squared_parts(risk: Risk, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the sums of (R J)² by parameter, and by sample (N,), in float64."""
+    """Return the Gram matrix's trace Σ(R J)² by parameter, and by sample (N,), in float64."""
     places = {name: place for place, name in enumerate(risk.space.names)}
     by_name = torch.zeros(len(places), dtype=torch.float64, device="cpu")
     by_sample: list[torch.Tensor] = []
@@ -172,11 +172,11 @@ class Window:
         return torch.cat([every[slices[name]] for name in self.names])
 
     def gradients(self) -> torch.Tensor:
-        """Return R J over these samples and parameters, (samples·m, columns)."""
+        """Return a Gram matrix's rows R J over these samples and parameters."""
         return torch.cat(list(self.named().values()), dim=1)
 
     def named(self) -> dict[str, torch.Tensor]:
-        """Return R J over these samples by parameter, each (samples·m, columns)."""
+        """Return a Gram matrix's rows R J over these samples by parameter, (samples·m, columns)."""
         found = self.chunk.point.sample_gradients(self.seeds, self.names, self.samples)
         selections = _selections(self.risk.space)
         flat: dict[str, torch.Tensor] = {}

@@ -181,7 +181,7 @@ class NTK(OutputOperator):
         LinearOperator.__init__(self, (size, size), jacobian.dtype, jacobian.device)
 
     def layers(self) -> dict[str, NTK]:
-        """Return each layer's term of the kernel, by the layer's name; they sum to it."""
+        """Return each layer's term of the kernel J Jᵀ, by the layer's name; they sum to it."""
         spaces = self.jacobian.space.layers()
         return {
             name: NTK(self.risk.on(space), centre=self.centre) for name, space in spaces.items()
@@ -202,7 +202,7 @@ class NTK(OutputOperator):
 
     @plain_arithmetic()
     def to_dense(self) -> torch.Tensor:
-        """Return the dense tangent kernel."""
+        """Return the dense tangent kernel J Jᵀ."""
         if self.risk.mixes_samples:
             rows = self._centred(self.jacobian.to_dense())
             return rows @ rows.T

@@ -129,7 +129,7 @@ class RiskOperator(LinearOperator):
         return self._complete(product.mul_(self._scale()), block, slice(0, len(block)))
 
     def multiply_rows(self, part: torch.Tensor) -> torch.Tensor:
-        """Return this rank's rows of A @ block, from this rank's rows (·, k) of the block.
+        """Return this rank's rows of a risk operator's A @ block, from its rows of the block.
 
         Which rows a rank has is `processes.rows(P)`. Neither the block nor the product is kept
         whole, so that solvers can keep many vectors in parts. Every rank calls it.
@@ -182,7 +182,7 @@ class RiskOperator(LinearOperator):
 
     @property
     def _has_rows(self) -> bool:
-        """Whether diagonal and trace follow from `_rows`."""
+        """Whether a risk's operator has its diagonal and trace from `_rows`."""
         return self.has_exact_trace
 
     def _rows(self, chunk: Chunk) -> torch.Tensor:

@@ -19,7 +19,7 @@ _LONGEST = 28  # characters of a name beside its bar
 
 @validate(chart=instance(Chart, "Give plots.Chart(...)."))
 def draw(chart: Chart, ax: Axes | None = None) -> Figure:
-    """Return a chart as a matplotlib figure.
+    """Return a chart drawn for print, as a matplotlib figure.
 
     Args:
         chart: What to draw.

@@ -101,7 +101,7 @@ def plot_spectrum(result: Spectrum, ax: Axes | None = None) -> Axes:
 
 
 def plot_estimate(result: Estimate, ax: Axes | None = None) -> Axes:
-    """Draw a number with its 95% interval."""
+    """Draw an estimate: a number with its 95% interval."""
     axes = _axes(result, ax)
     low, high = result.interval()
     reach = [[result.value - low], [high - result.value]]
@@ -189,7 +189,7 @@ def plot_overlap(result: Overlap, ax: Axes | None = None) -> Axes:
 
 
 def plot_points(result: StreamedInPCA, ax: Axes | None = None) -> Axes:
-    """Draw the first two coordinates of every model."""
+    """Draw a result's points: the first two coordinates of every model."""
     axes = _axes(result, ax)
     if result.embedding.shape[1] < 2:
         reason = "it has a single coordinate"

@@ -89,7 +89,7 @@ class ManifoldPrediction(Result):
         return self._eigen[1]
 
     def dimensions(self, fraction: float = 0.95) -> int:
-        """Return the number of principal components that carry `fraction` of the variance."""
+        """Return the predicted manifold's dimensions, which carry `fraction` of the variance."""
         return dimensions_of(self.spectrum, check_fraction("fraction", fraction))
 
     def compare(self, outputs: Any, fraction: float = 0.95) -> ManifoldComparison:
@@ -344,7 +344,7 @@ def predict_manifold(
 def _combine(
     parts: list[tuple[np.ndarray, np.ndarray]], weights: np.ndarray, correction: float = 1.0
 ) -> np.ndarray:
-    """Return the covariance of a mixture from the covariance and the mean of each part.
+    """Return the predicted manifold's covariance from the covariance and mean of each part.
 
     Args:
         parts: Covariance (N, N) and mean (N,) of each.

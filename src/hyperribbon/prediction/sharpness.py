@@ -386,7 +386,7 @@ def _kind(risk: Risk, activations: list[str]) -> str:
 
 
 def _is_squared(risk: Risk) -> bool:
-    """Whether the curvature of the loss is the same number for all outputs and samples."""
+    """Whether the loss is squared: its curvature is one number for all outputs and samples."""
     outputs, targets = risk.evaluate(risk.source.some(16))
     generator = torch_generator(0, "curvature")
     drawn = torch.randn(1, *outputs.shape, generator=generator, device="cpu")

@@ -96,7 +96,7 @@ class ChainSurrogate(nn.Module):
             self.register_parameter(f"bias{place}", parameter(bias))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the outputs (n, dL) of the linear stand-in for a network."""
+        """Return the outputs (n, dL) of the linear surrogate of a network."""
         one = x[:, -1:]
         h = x[:, :-1] if self._has_biases else x
         for place, (weight, gain) in enumerate(zip(self.weights, self._gains, strict=True)):

@@ -52,7 +52,7 @@ class Cadence:
         return cls(amount, match[2])
 
     def passed(self, before: Position, now: Position) -> bool:
-        """Return whether a multiple of the interval lies in (before, now]."""
+        """Return whether a record is due: a multiple of the interval lies in (before, now]."""
         index = 0 if self.unit == "it" else 1
         if now[index] is None:
             reason = "recording by epochs requires the epoch"
@@ -178,7 +178,7 @@ class TimeShare:
         return _SHARE if self.limit is None else self.limit
 
     def permits(self, cost: float, reserve: float) -> bool:
-        """Return whether a measurement fits, with a reserve for the last one of the run."""
+        """Return whether the cadence permits a measurement, with a reserve for the last one."""
         room = self.share * self.training_seconds
         if self.limit is None:
             room = max(room, _SECONDS)

@@ -99,7 +99,7 @@ def _has_classes_second(loss: Any) -> bool:
 def count_right(
     outputs: torch.Tensor, targets: torch.Tensor, axis: int, loss: RiskLoss | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the number of correct labels and of labels per sample, (n,) each.
+    """Evaluate accuracy: the number of correct labels and of labels per sample, (n,) each.
 
     Args:
         outputs: Scores of classes.
@@ -221,7 +221,7 @@ class Predictor:
 
     @torch.no_grad()
     def decide(self, model: nn.Module, loss: Loss = None, data: Data = None) -> None:
-        """Choose the kind of predictions from the loss and the data.
+        """Choose the kind of recorded predictions from the loss and the data.
 
         Without either, multiple outputs are treated as class scores.
 

@@ -106,7 +106,7 @@ def as_measurement(function: str | Callable[..., Any] | Measurement) -> Measurem
 
 
 def check_name(argument: str, name: str) -> str:
-    """Return a metric's name if it can be part of a file name."""
+    """Check the name of a measurement, which becomes part of a file name."""
     if not isinstance(name, str) or not re.fullmatch(r"\w[\w.\-+@ ]*", name):
         remedy = "Use letters, digits, '_', '-' and '.', such as 'top_eigenvalue'."
         raise ArgumentError(argument, name, "not a valid metric name", remedy)

@@ -302,7 +302,7 @@ class Trajectory(Result):
 
     @validate()
     def weight_names(self, params: ParameterFilter = None) -> list[str]:
-        """Return the names of the stored entries that are weights, in order.
+        """Return the names of a trajectory's entries that are weights, in order.
 
         These are the trainable parameters of the recorded model, tied ones counted once, as in the
         operators. If the recording does not list them (older recordings, checkpoints of other
@@ -362,7 +362,7 @@ class Trajectory(Result):
         return as_table({"step": self.steps, "epoch": self.epochs}, metrics)
 
     def metric_names(self) -> list[str]:
-        """Return the names of all metrics, in order of first appearance."""
+        """Return the names of a trajectory's metrics, in order of first appearance."""
         return list(dict.fromkeys(name for record in self._records for name in record.metrics))
 
     def to_frame(self) -> pd.DataFrame:

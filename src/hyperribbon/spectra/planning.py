@@ -65,7 +65,7 @@ class Route:
 
     @property
     def name(self) -> str:
-        """The method, with the storage where it is not memory."""
+        """The method of a planned route, with the storage where it is not memory."""
         return self.method if self.storage == "memory" else f"{self.method}, {self.storage}"
 
 

@@ -127,7 +127,7 @@ class Products:
         return rows[:, self.rows]
 
     def whole(self, parts: torch.Tensor) -> Float[torch.Tensor, "b P"]:
-        """Return whole vectors (b, P) from the ranks' parts."""
+        """Return whole vectors (b, P) of a product from the ranks' parts."""
         if not self.is_parted:
             return parts
         return self.processes.gather_rows(parts.T.contiguous(), self.size).T

@@ -22,7 +22,7 @@ def is_near_rounding(products: Products, tol: float) -> bool:
 
 
 def random_signs(count: int) -> torch.Tensor:
-    """Return signs (count,) for an `Audit`."""
+    """Return random signs (count,) for the `Audit` of an operator's rounding."""
     bits = torch.randint(0, 2, (count,), generator=torch_generator(0, "audit"), device="cpu")
     return (2 * bits - 1).double()
 

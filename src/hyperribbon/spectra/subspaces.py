@@ -42,7 +42,7 @@ class Alignment(Result):
 
     @property
     def angles(self) -> Float[torch.Tensor, "k"]:
-        """The principal angles in radians, ascending."""
+        """The principal angles between the subspaces in radians, ascending."""
         return torch.arccos(self.cosines)
 
     @property

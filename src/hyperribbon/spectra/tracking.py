@@ -80,7 +80,7 @@ class Tracker:
 
     @property
     def is_cold(self) -> bool:
-        """Whether the next call starts cold."""
+        """Whether the next call of the tracker starts cold."""
         return self._vectors is None or self.calls % _LOOK == 0
 
     def __call__(self, item: Any) -> Spectrum:

@@ -191,7 +191,7 @@ class Evaluator:
         self._axis = axis
 
     def _score(self, outputs: Any, targets: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return one score per sample and its number of labels."""
+        """Return the evaluation's score per sample and its number of labels."""
         if callable(self._measure):
             values, samples = self._measure(outputs, targets), batch_size(batch)
             if not isinstance(values, torch.Tensor) or values.shape != (samples,):
@@ -227,7 +227,7 @@ class Evaluator:
     def _forward(
         self, group: Sequence[State], batch: Any, is_strict: bool
     ) -> tuple[list[Any], Any]:
-        """Return the outputs of every state, and the targets."""
+        """Return the outputs of every evaluated state, and the targets."""
         shared, stacked = {}, {}
         for name, first in group[0].items():
             if all(_same_memory(state[name], first) for state in group):

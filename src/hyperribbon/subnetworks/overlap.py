@@ -35,7 +35,7 @@ class Overlap(Result, plot="plot_overlap"):
     size: int
 
     def to_frame(self) -> pd.DataFrame:
-        """Return every number, in one row."""
+        """Return every number of the overlap, in one row."""
         return frame(vars(self))
 
 

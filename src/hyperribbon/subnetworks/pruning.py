@@ -171,7 +171,7 @@ class Prunable(Result, plot="plot_prunable"):
         )
 
     def layer_frame(self) -> pd.DataFrame:
-        """Return the sensitivity, one row per layer."""
+        """Return the pruning sensitivity, one row per layer."""
         import pandas as pd
 
         return pd.DataFrame([vars(layer) for layer in self.layers])
@@ -517,7 +517,7 @@ class _Decision:
 
 
 def paired_score(lost: int, gained: int, count: int, difference: float) -> float:
-    r"""Return the score statistic of two paired proportions.
+    r"""Return the score statistic of two paired proportions, before and after pruning.
 
     $$z = \frac{b - c - n\delta}{\sqrt{n\,[2\tilde q + \delta(1-\delta)]}}$$
 

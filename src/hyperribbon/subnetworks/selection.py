@@ -56,7 +56,7 @@ class Ranking:
 
     @property
     def size(self) -> int:
-        """Number of weights that are ranked."""
+        """Number of weights that the selection ranks."""
         return sum(len(order) for _, order in self.groups)
 
     def select(self, fraction: float) -> Mask:
@@ -97,7 +97,7 @@ def rank(
     model: nn.Module | None = None,
     seed: int = 0,
 ) -> Ranking:
-    """Rank the entries of a state.
+    """Rank the entries of a state for selection.
 
     Raises an ArgumentError when the states do not match, a name does not exist, a choice is
     unknown, or a score is not finite.

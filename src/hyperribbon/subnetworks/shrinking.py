@@ -157,7 +157,7 @@ def _sparing(units: Units, dead: set[int]) -> set[int]:
 
 
 def _resize(model: nn.Module, state: State, argument: str) -> nn.Module:
-    """Return a copy of a model with tensors of other sizes."""
+    """Return a shrunken copy of a model, with tensors of other sizes."""
     result = copy.deepcopy(model)
     own = dict(result.state_dict(keep_vars=True))
     if own.keys() != state.keys():
@@ -183,7 +183,7 @@ def _resize(model: nn.Module, state: State, argument: str) -> nn.Module:
 
 
 def _retie(model: nn.Module, result: nn.Module) -> None:
-    """Share the tensors that a model's layers share."""
+    """Share in the shrunken model the tensors that the model's layers share."""
     first: dict[int, str] = {}
     for name, tensor in model.named_parameters(remove_duplicate=False):
         source = first.setdefault(id(tensor), name)

@@ -582,7 +582,7 @@ def _resolve(value: _Value, size: int) -> torch.Tensor | None:
 
 
 def _values(tree: Any) -> list[_Value]:
-    """Return the tensors in nested arguments."""
+    """Return the tensors in nested arguments, followed from unit to unit."""
     if isinstance(tree, _Value):
         return [tree]
     parts = (

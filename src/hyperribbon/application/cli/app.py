@@ -60,7 +60,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command `hyperribbon` and end with its exit status.
+    """Run the command-line app `hyperribbon` and end with its exit status.
 
     Exit status: 0 on success, 2 for invalid arguments, 1 for other errors, 130 when interrupted.
     """

@@ -16,7 +16,7 @@ _ERROR = 1e-6  # relative; single precision rounds to 6e-8
 
 
 def doctor() -> None:
-    """Check the installation and every device.
+    """Examine the installation and every device for `hyperribbon doctor`.
 
     For f(x) = wᵀx and the squared error on the rows of diag(1, 2, 3), the Hessian is
     (2/3)·diag(1, 4, 9): its largest eigenvalue is 6.
@@ -62,7 +62,7 @@ def _machine() -> Iterator[tuple[str, str]]:
 
 
 def _devices() -> Iterator[tuple[str, str, bool]]:
-    """Yield each device, its result, and whether it is correct."""
+    """Yield each device that the doctor tries, its result, and whether it is correct."""
     import torch
 
     names = ["cpu"]

@@ -215,7 +215,7 @@ def _optimizer(
     momentum: float,
     weight_decay: float,
 ) -> Any:
-    """Return the optimiser that trained the model, a learning rate, or None when none is given."""
+    """Return the optimiser that trained the command line's model, a learning rate, or None."""
     from torch.optim import SGD, Adam, AdamW
 
     kinds: dict[str, Any] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}

@@ -44,7 +44,7 @@ def list_experiments(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the experiments, by paper and figure.
+    """List the papers' experiments on the command line, by paper and figure.
 
     Times are for one core and one seed; "about" and "at least" mark estimates from other presets.
 
@@ -81,7 +81,7 @@ def _cost(id: str, preset: str) -> str:
 
 
 def _time(seconds: float) -> str:
-    """Format the duration of an experiment."""
+    """Format how long reproducing a paper's experiment takes."""
     for unit, name in ((86_400, "days"), (3600, "h"), (60, "min")):
         if seconds >= unit:
             return f"{seconds / unit:.2g} {name}"

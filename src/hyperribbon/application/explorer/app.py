@@ -95,7 +95,7 @@ def _links(pages: dict[str, Any]) -> list[Any]:
 
 
 def _shell(runs: list[Any], theory: list[Any]) -> html.Div:
-    """Return the layout shared by every page: header, menu, and content area."""
+    """Return the layout shared by the explorer app's pages: header, menu, and content area."""
     parts = [html.Summary("Theory"), html.Div(theory)]
     beside = html.Details(parts, id="menu-theory", className="menu-part")
     menu = [*runs, beside]

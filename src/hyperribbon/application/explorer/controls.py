@@ -127,17 +127,17 @@ Control = Slider | Choice
 
 
 def aria(label: str) -> dict[str, Any]:
-    """Return the aria-label attribute of a component."""
+    """Return the aria-label attribute of the explorer's control."""
     return {"aria-label": label}
 
 
 def read_query(search: str | None) -> dict[str, str]:
-    """Return the names and values in a link's query."""
+    """Return the controls' names and values in a link's query."""
     return dict(parse_qsl((search or "").lstrip("?")))
 
 
 def write_query(entries: dict[str, Any] | list[tuple[str, Any]]) -> str:
-    """Return the query string of names and values; empty if there are none."""
+    """Return the query string of controls' names and values; empty if there are none."""
     return f"?{urlencode(entries)}" if entries else ""
 
 

@@ -121,7 +121,7 @@ def picture_block(
 
 
 def code_block(id: str | dict[str, str], text: str = "") -> html.Details:
-    """Return collapsible Python code with a copy button."""
+    """Return a figure's collapsible Python code with a copy button."""
     return html.Details(
         [
             html.Summary("Python code for this page"),

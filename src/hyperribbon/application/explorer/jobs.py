@@ -57,7 +57,7 @@ class Jobs:
         self._lock = threading.Lock()
 
     def start(self, visitor: str, work: Callable[[Report], Any], settings: Any = None) -> Job:
-        """Start or queue a measurement, stopping the visitor's earlier one.
+        """Start or queue a measurement as a job, stopping the visitor's earlier one.
 
         Args:
             visitor: Identifier of the visit.
@@ -85,7 +85,7 @@ class Jobs:
         return job
 
     def get(self, visitor: str) -> Job | None:
-        """Return the visitor's measurement, if there is one."""
+        """Return the visitor's job (a running measurement), if there is one."""
         job = self._jobs.get(visitor)
         if job is not None:
             job.polled = time.monotonic()

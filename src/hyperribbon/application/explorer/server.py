@@ -35,7 +35,7 @@ class ExplorerServer(ThreadedWSGIServer):
 
     @property
     def address(self) -> str:
-        """URL for a browser on this machine, including the token."""
+        """URL of the explorer's server for a browser on this machine, including the token."""
         host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
         host = f"[{host}]" if ":" in host and not host.startswith("[") else host
         return f"http://{host}:{self.server_port}/?token={self.token}"

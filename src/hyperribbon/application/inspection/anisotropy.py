@@ -80,7 +80,7 @@ class Anisotropy(Result):
         return float(self.eigenvalues[0])
 
     def trace_ratio(self, k: int) -> float:
-        r"""Return T_k, the share of the k leading eigenvalues in the trace.
+        r"""Return the anisotropy T_k, the share of the k leading eigenvalues in the trace.
 
         $$T_k = \sum_{j\le k} \lambda_j \Big/ \sum_j \lambda_j$$
 
@@ -117,7 +117,7 @@ def measure_anisotropy(
     params: ParameterFilter = None,
     mask: Mask | None = None,
 ) -> Anisotropy:
-    """Measure the leading spectrum of the Fisher matrix of a network or of a sub-network of it.
+    """Measure the anisotropy of the Fisher matrix of a network or of a sub-network of it.
 
     Works in float64 through the Gram matrix of the N·C output gradients, built layer by layer, of
     which the k leading pairs are found by Lanczos iteration. The model stays as it is.
@@ -279,7 +279,7 @@ def eigenfunctions(
     state: State | None = None,
     which: tuple[int, ...] | None = None,
 ) -> torch.Tensor:
-    r"""Return how each input's output moves along the eigenvectors, (n, C, k).
+    r"""Return how outputs move along the Fisher matrix's eigenvectors (anisotropy), (n, C, k).
 
     $$u_i^{(c)}(x) = \frac{1}{\sqrt{\lambda_i}}\,\langle v_i, \nabla f_c(x)\rangle$$
 

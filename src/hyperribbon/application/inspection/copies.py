@@ -22,7 +22,7 @@ TRAINED = "as one trains"
 def as_source(
     model: nn.Module, data: Any, *, memory: float | None = None, **options: Any
 ) -> Source:
-    """Return data as batches in the precision and place of a model; a `Source` as it is.
+    """Return data as batches in the precision and place of a model's copy.
 
     Args:
         model: Any module.
@@ -47,7 +47,7 @@ def copy_in_mode(
     mode: str | None = "eval",
     change: Callable[[torch.Tensor], torch.Tensor] = torch.clone,
 ) -> nn.Module:
-    """Return a copy of a model in a mode.
+    """Return a copy of the inspected model in training or evaluation mode.
 
     Args:
         model: Any module; one with parts in TorchScript is good for evaluations only.
@@ -78,6 +78,6 @@ def layers_with_statistics(model: nn.Module) -> list[nn.Module]:
 
 
 def has_dropout(part: nn.Module) -> bool:
-    """Whether a layer has dropout in training mode."""
+    """Whether a layer of the inspected copy has dropout in training mode."""
     rate = part.p if isinstance(part, Dropout) else getattr(part, "dropout", None)
     return isinstance(rate, float) and rate > 0

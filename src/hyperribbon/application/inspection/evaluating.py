@@ -57,12 +57,12 @@ def class_axis(subject: Subject) -> int | None:
 
 
 def is_classification(subject: Subject) -> bool:
-    """Whether outputs are scores of classes and targets are labels."""
+    """Whether to evaluate accuracy: outputs are scores of classes and targets are labels."""
     return class_axis(subject) is not None
 
 
 def is_ignored(subject: Subject, targets: torch.Tensor) -> torch.Tensor:
-    """Return which labels count for nothing in the loss."""
+    """Return which labels are ignored in the evaluation of a loss."""
     return targets == subject.risk.criterion.ignore_index
 
 

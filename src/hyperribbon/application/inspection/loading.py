@@ -110,7 +110,7 @@ def matching_state(
 
 
 def open_trajectory(given: Trajectory | str | Path) -> Trajectory:
-    """Return a recorded training from a Recorder's folder, or from a folder of checkpoints."""
+    """Load a recorded training from a Recorder's folder, or from a folder of checkpoints."""
     if isinstance(given, Trajectory):
         return given
     folder = Path(check_path("trajectory", given))

@@ -78,7 +78,7 @@ class Measured:
 
     @property
     def shares(self) -> np.ndarray:
-        """(k,) shares of the trace in the leading 1, 2, … k directions."""
+        """Shares (k,) of the trace in the leading 1, 2, … k directions, as quantities."""
         values = as_array(self.spectrum.eigenvalues)
         total = self.trace.value
         return np.cumsum(values) / total if total else np.full(len(values), np.nan)

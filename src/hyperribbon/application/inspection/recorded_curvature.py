@@ -197,13 +197,13 @@ class Curvature:
             self._subject.know(before)
 
     def _decide(self, model: nn.Module) -> None:
-        """Keep to the samples that are drawn."""
+        """Choose the samples on which the recorded curvature is measured, once."""
         self.is_fitted, rule = True, self._rule(model)
         fewer = f", {self.samples} would have taken too long" if self._number < self.samples else ""
         self.note = f"of the loss on {self._drawn.where()}{fewer}" + (f"; {rule}" if rule else "")
 
     def _risk(self, model: nn.Module) -> Risk:
-        """Return the loss of the sample at the model's present weights."""
+        """Return the risk of the recorded curvature at the model's present weights."""
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         state = self._drawn.risk.function.state
         known = {name: tensor for name, tensor in tensors.items() if name in state}

@@ -155,7 +155,7 @@ def is_lower_bound(scale: float, samples: int) -> bool:
 
 
 def scale_certainty(scale: float, samples: int) -> str:
-    """Return what is known of a noise scale beside its value."""
+    """Return what is known of a noise scale's sampling error beside its value."""
     return _SCALE_BOUND if is_lower_bound(scale, samples) else _SCALE_CERTAINTY
 
 

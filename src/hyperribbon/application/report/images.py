@@ -48,7 +48,7 @@ def _read_picture(name: str, files: dict[str, Path]) -> Picture:
 
 
 def _read_chart(path: Path | None) -> str | None:
-    """Return a stored plotly figure as JSON; None where it is not one."""
+    """Return a report's stored plotly figure as JSON; None where it is not one."""
     if path is None:
         return None
     try:

@@ -32,7 +32,7 @@ def regular(path: Path) -> Path:
 
 
 def describe_damage(name: str, error: BaseException) -> str:
-    """Return one line on a damaged part of a run."""
+    """Return the report page's line on a damaged part of a run."""
     reason = " ".join(f"{type(error).__name__}: {error}".split())
     return f"Damaged: {name} ({reason[:200]})."
 
@@ -105,12 +105,12 @@ class ClaimRow:
 
     @property
     def origin(self) -> str:
-        """Where the band of a claim's row comes from."""
+        """Where the band of a claim's row on the page comes from."""
         return self.claim.expected.origin
 
     @property
     def paper(self) -> str:
-        """Key of the paper of a claim's row."""
+        """Key of the paper of a claim's row on the page."""
         return self.claim.paper
 
     @classmethod
@@ -219,7 +219,7 @@ class Tab:
 
     @property
     def has_charts(self) -> bool:
-        """Whether a chart needs plotly.js."""
+        """Whether a chart on the report page needs plotly.js."""
         return any(picture.chart for section in self.sections for picture in section.pictures)
 
 

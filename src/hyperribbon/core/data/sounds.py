@@ -41,7 +41,7 @@ def _is_wav(path: Path) -> bool:
 
 
 def read_wav(path: Path) -> tuple[np.ndarray, int]:
-    """Return a recording in [−1, 1], mean of its channels, and its sample rate.
+    """Return a sound recording in [−1, 1], mean of its channels, and its sample rate.
 
     Args:
         path: WAV file of 8, 16, 24 or 32 bits, or of floating-point numbers.
@@ -73,7 +73,7 @@ def read_wav(path: Path) -> tuple[np.ndarray, int]:
 def spectrograms(
     recordings: list[tuple[Path, int]], *, seconds: float = 1.0, log: bool = False
 ) -> tuple[np.ndarray, np.ndarray]:
-    r"""Return the spectrograms of all full segments of the recordings, and their classes.
+    r"""Return the spectrograms of all full segments of sound recordings, and their classes.
 
     $$S(f, t) = \Big|\frac{1}{\sum_s h_s}\sum_s h_s\, x_{t+s}\, e^{-2\pi i f s}\Big|^2$$
 

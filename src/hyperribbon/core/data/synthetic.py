@@ -41,7 +41,7 @@ def sloppy_inputs(
 def wishart_inputs(
     samples: int, dimensions: int, covariance: np.ndarray | None = None, seed: int = 0
 ) -> np.ndarray:
-    r"""Gaussian inputs (n, d) with the given covariance; X Xᵀ is a Wishart matrix.
+    r"""Synthetic Gaussian inputs (n, d) with the given covariance; X Xᵀ is a Wishart matrix.
 
     Args:
         samples: n.
@@ -79,7 +79,7 @@ def teacher_student(
     sigma_x: float = 1.0,
     seed: int = 0,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    r"""Linear teacher: y = W* x + ε, with x ~ N(0, σx² I), W* ~ N(0, 1/d), ε ~ N(0, noise²).
+    r"""Synthetic data of a linear teacher: y = W* x + ε, x ~ N(0, σx² I), W* ~ N(0, 1/d).
 
     Args:
         samples: n.

@@ -22,7 +22,7 @@ def gpu_random_states() -> list[torch.Tensor]:
 
 
 def set_gpu_random_states(states: Sequence[torch.Tensor]) -> None:
-    """Restore the random states of the GPUs."""
+    """Restore the random states of all GPUs."""
     if states:
         torch.cuda.set_rng_state_all(states)
 

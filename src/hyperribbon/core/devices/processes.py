@@ -127,7 +127,7 @@ class Processes:
         return total.to(tensor.device)
 
     def largest(self, value: float) -> float:
-        """Return the largest of the ranks' numbers, on every rank."""
+        """Return the largest of the ranks' (processes') numbers, on every rank."""
         if self.size == 1:
             return value
         number = self._numbers([value])
@@ -135,7 +135,7 @@ class Processes:
         return number.item()
 
     def gather(self, thing: Any) -> list[Any]:
-        """Return the things that all ranks give, by rank; they are pickled."""
+        """Gather what all ranks (processes) give, by rank; it is pickled."""
         if self.size == 1:
             return [thing]
         found: list[Any] = [None] * self.size
@@ -143,7 +143,7 @@ class Processes:
         return found
 
     def choose(self, thing: Any) -> Any:
-        """Return what rank 0 gives, on every rank; it is pickled."""
+        """Return what rank 0 gives, on every rank (process); it is pickled."""
         if self.size == 1:
             return thing
         holder = [thing]
@@ -169,7 +169,7 @@ class Processes:
     def from_first(
         self, compute: Callable[[], tuple[torch.Tensor, ...]], task: str
     ) -> tuple[torch.Tensor, ...]:
-        """Return what rank 0 computes, on every rank."""
+        """Return what rank 0 computes, on every rank (process)."""
         if self.size == 1:
             return compute()
         with self.together(task):
@@ -196,7 +196,7 @@ class Processes:
         return whole[:size].to(part.device)
 
     def sum_rows(self, whole: torch.Tensor) -> torch.Tensor:
-        """Return this rank's rows of the sum of the ranks' vectors (size, k)."""
+        """Return this rank's rows of the sum of all processes' vectors (size, k)."""
         rows = self.rows(len(whole))
         if not self._scatters or self.size == 1:
             return self.sum(whole)[rows].clone()

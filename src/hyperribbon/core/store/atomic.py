@@ -195,7 +195,7 @@ def make_folder(folder: Path) -> Path:
 
 
 def ensure_folder(argument: str, folder: Path) -> Path:
-    """Create a folder, or raise if it cannot be written to."""
+    """Create a folder for files to be written atomically, or raise if it is read-only."""
     try:
         make_folder(folder)
         with tempfile.TemporaryFile(dir=folder):
@@ -228,7 +228,7 @@ def digest_of(content: bytes | memoryview) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Return the checksum of a file, read piece by piece."""
+    """Return the checksum of a stored file, read piece by piece."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
 

@@ -232,7 +232,7 @@ def _finish_or_set_aside(folder: Path) -> str:
 def _set_aside_files(
     folder: Path, manifest: Manifest | None, damage: dict[str, str]
 ) -> dict[str, str]:
-    """Set damaged files aside; return what was done, by name."""
+    """Set the damaged files aside that a check has found; return what was done, by name."""
     is_inspection = os.path.lexists(folder / "inspection.json")
     done: dict[str, str] = {}
     for name in damage:
@@ -256,7 +256,7 @@ def _set_aside_files(
 
 
 def set_aside(path: Path) -> None:
-    """Rename a file or folder to end in .damaged, so that it is no longer read."""
+    """Rename what a check found damaged to end in .damaged, so that it is no longer read."""
     if os.path.lexists(path):
         endings = (".damaged", *(f".{number}.damaged" for number in range(2, 10_000)))
         free = (path.with_name(path.name + ending) for ending in endings)

@@ -95,7 +95,7 @@ def read_manifest(folder: Path) -> Manifest | None:
 def list_files(
     folder: Path, names: Iterable[str] | None = None, known: Mapping[str, str] | None = None
 ) -> dict[str, tuple[int, str]]:
-    """Return size and checksum of a folder's files, by name.
+    """Return size and checksum of a folder's files, by name, for its manifest.
 
     Args:
         folder: The folder.
@@ -130,7 +130,7 @@ def add_to_manifest(folder: Path, kind: str, names: Iterable[str]) -> None:
 
 @contextmanager
 def save_folder(folder: Path, kind: str) -> Generator[Path]:
-    """Yield an empty folder; its files replace those of the last save in one step.
+    """Yield an empty folder; with a manifest, its files replace the last save in one step.
 
     A kill leaves the old files or the new ones, never some of both. Other files in the folder stay.
 

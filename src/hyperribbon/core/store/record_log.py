@@ -250,7 +250,7 @@ class RecordLog:
             records = records[len(frames) :]
 
     def _write_frames(self, block: Path, start: int, frames: Sequence[bytes]) -> None:
-        """Put frames at the end of a block, all or none."""
+        """Put records' frames at the end of a log's block, all or none."""
         is_new = not block.exists()
         handle = os.open(block, os.O_RDWR | os.O_CREAT, 0o644)
         try:

@@ -47,7 +47,7 @@ def config_hash(*parts: Any) -> str:
 
 
 def git_commit() -> str:
-    """Return the commit of the working directory, "-dirty" where files were changed; else ""."""
+    """Return the git commit to store with a run, "-dirty" where files were changed; else ""."""
     command = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--exclude=*"]
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=2, check=False)

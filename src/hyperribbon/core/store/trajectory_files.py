@@ -178,7 +178,7 @@ def finish_trajectory(folder: Path, log: RecordLog) -> None:
 
 
 def is_record_folder(name: object) -> bool:
-    """Return whether a name is that of a folder of records."""
+    """Return whether a name is that of a trajectory's folder of records."""
     return isinstance(name, str) and _RECORD_FOLDER.fullmatch(name) is not None
 
 

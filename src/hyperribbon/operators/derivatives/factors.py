@@ -33,7 +33,7 @@ class Factor(ABC):
 
     @abstractmethod
     def blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield (range of flat entries, gradients (n·m, entries)) piece by piece."""
+        """Yield a factor's (range of flat entries, gradients (n·m, entries)) piece by piece."""
 
     @abstractmethod
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
@@ -48,7 +48,7 @@ class Factor(ABC):
         return other
 
     def add_gram(self, gram: torch.Tensor, selection: torch.Tensor | None) -> None:
-        """Add G Gᵀ, over the selected entries, to a matrix (n·m, n·m)."""
+        """Add the factor's G Gᵀ, over the selected entries, to a matrix (n·m, n·m)."""
         for window, block in self.blocks():
             chosen = _select(block, window, selection)
             gram.addmm_(chosen, chosen.T)
@@ -233,7 +233,7 @@ class Lookup(Factor):
 
 
 def add_layer_grams(gram: torch.Tensor, layers: list[Outer]) -> None:
-    """Add Σ (B Bᵀ)∘(A Aᵀ) over layers with one position per sample to a matrix (n·m, n·m).
+    """Add the layers' factors Σ (B Bᵀ)∘(A Aᵀ), one position per sample, to a Gram matrix.
 
     A stripe of samples is summed over all layers, row by row of R so that A Aᵀ multiplies
     contiguous runs, before it is written; only stripes below the diagonal are formed.
@@ -276,7 +276,7 @@ def concatenate_factors(pieces: list[Factor]) -> Factor:
 
 
 def add_factors(pieces: list[Factor]) -> Factor:
-    """Return the gradients of a parameter that is used several times: the sum over its uses.
+    """Return the sum of the factors of a parameter that is used several times.
 
     Uses by linear layers are as many more positions.
     """

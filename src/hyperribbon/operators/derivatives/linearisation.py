@@ -101,7 +101,7 @@ class Linearisation:
         return product
 
     def use_forward_mode(self) -> bool:
-        """Take forward mode for J v from now on; False when that is so already."""
+        """Let linearisations take forward mode for J v from now on; False when they do already."""
         was_reverse = self._routes.jvp != "forward"
         self._routes.jvp = "forward"
         return was_reverse
@@ -111,7 +111,7 @@ class Linearisation:
         return self.differentiate({"": self.graph}, {"": u}, names)
 
     def gradient(self, loss: Loss, targets: Any) -> dict[str, torch.Tensor]:
-        """Return ∇_θ Σ ℓ(f(θ), y) with its graph, of the names where it can be differentiated.
+        """Return the linearised batch's ∇_θ Σ ℓ(f(θ), y) with its graph, by name.
 
         Loss and targets must be the same in every call.
         """
@@ -155,7 +155,7 @@ class Linearisation:
         return names | unused
 
     def factors(self, rows: torch.Tensor, names: set[str]) -> list[Factor]:
-        """Return the per-sample gradients of R f, one factor per name."""
+        """Return the linearisation's per-sample gradients of R f, one factor per name."""
         flowed = self._flow_back(rows)
         pieces: dict[str, list[Factor]] = {}
         for use in self._uses:
@@ -166,7 +166,7 @@ class Linearisation:
     def sample_gradients(
         self, rows: torch.Tensor, names: Sequence[str], samples: slice
     ) -> dict[str, torch.Tensor]:
-        """Return per-sample gradients written out (n, m, *shape), sample by sample."""
+        """Return the linearisation's gradients of single samples, written out (n, m, *shape)."""
         leaves = [self._leaves[name] for name in names]
         gradients: list[list[torch.Tensor]] = []
         for index in range(samples.start, samples.stop):
@@ -272,7 +272,7 @@ class Linearisation:
     def _try_batched(
         self, one: Callable[[int], list[torch.Tensor]], together: Callable[[], list[torch.Tensor]]
     ) -> list[torch.Tensor] | None:
-        """Return the products of all rows at once, or None where rows one by one are better.
+        """Return the linearisation's products of all rows at once, or None: better one by one.
 
         Small products spend their time on overhead, which rows share: on six networks, together
         they mostly took 0.3 to 0.9 of the time of single rows up to 1e8 floating-point operations

@@ -207,7 +207,7 @@ class CallRecorder(TorchFunctionMode):
                 self.others.add(name)
 
     def _follow(self, shared: _Shared, called: str, result: torch.Tensor) -> None:
-        """Follow a tensor that all samples share to where samples are added to it."""
+        """Follow a recorded tensor that all samples share to where samples are added to it."""
         tensor = shared.tensor
         is_spread = tensor.ndim < result.ndim or (tensor.ndim > 0 and len(tensor) == 1)
         if shared.is_settled:

@@ -83,7 +83,7 @@ def random_vjp(point: Linearisation, names: Sequence[str]) -> tuple[torch.Tensor
 
 
 def restrict_to_reached(direction: Block, slopes: Block) -> dict[str, torch.Tensor]:
-    """Return a direction without the weights that no gradient reaches.
+    """Return a direction to verify along, without the weights that no gradient reaches.
 
     By no_grad() or detach(), or because they are padding: the derivatives are those that training
     sees. Nothing is returned where no gradient reaches any.
@@ -98,7 +98,7 @@ def check_jvp_and_vjp(
     slopes: tuple[torch.Tensor, Block],
     check_jvp: Callable[[torch.Tensor], None],
 ) -> None:
-    """Compare J v with finite differences of the outputs, and Jᵀu with J v.
+    """Verify J v by finite differences of the outputs, and Jᵀu by J v.
 
     J v is taken along all weights: those that no gradient reaches must not count, in whatever way
     it is found (forward mode goes through no_grad(), which finite differences do not tell from
@@ -127,7 +127,7 @@ def check_jvp_and_vjp(
 
 
 def check_jvp(pushed: torch.Tensor, shifted: Shifted, precision: torch.dtype) -> None:
-    """Compare J v with finite differences of the outputs, named "outputs".
+    """Verify J v by finite differences of the outputs, named "outputs".
 
     Raises a Disagreement when they differ.
     """
@@ -135,7 +135,7 @@ def check_jvp(pushed: torch.Tensor, shifted: Shifted, precision: torch.dtype) ->
 
 
 def check_hvp(curved: Block, direction: Block, shifted: Shifted, precision: torch.dtype) -> None:
-    """Compare ∇²ℓ v with finite differences of the gradient.
+    """Verify the Hessian-vector product ∇²ℓ v by finite differences of the gradient.
 
     Raises a Disagreement, which names the parameters, when they differ.
 

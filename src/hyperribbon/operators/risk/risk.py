@@ -257,7 +257,7 @@ class Risk:
 
     @property
     def bytes_per_sample(self) -> float:
-        """Bytes of all tensors that an evaluation of the model makes, per sample."""
+        """Bytes of all tensors that an evaluation of the risk's model makes, per sample."""
         return self._probe.bytes_each
 
     @property
@@ -303,7 +303,7 @@ class Risk:
     def _linearise(
         self, function: ModelFunction, batch: Any, routes: Routes | None = None
     ) -> tuple[Linearisation, Any]:
-        """Return the model's derivatives on a batch, and the targets."""
+        """Return the derivatives of the risk's model on a batch, and the targets."""
         evaluation = BatchEvaluation(function, batch)
         return Linearisation(evaluation, routes or self._routes), evaluation.targets
 
@@ -380,7 +380,7 @@ class Risk:
 
     @property
     def samples(self) -> int:
-        """Number of samples N (rows of the outputs), of all ranks."""
+        """Number of samples N of the risk (rows of the outputs), of all ranks."""
         return int(self._totals()[0])
 
     @property
@@ -459,7 +459,7 @@ class Risk:
         return self._layout().columns
 
     def forward_flops(self) -> float:
-        """Return the operations of one evaluation of the model on all the data of this rank."""
+        """Return the operations of one evaluation of the risk's model on this rank's data."""
         batch = self._probe.batch
         if self._given() == 0 or batch is None:
             return 0.0
@@ -594,13 +594,13 @@ class Risk:
             self.loss.reduction = reductions[counts.index(max(counts))]
 
     def _given(self) -> int:
-        """Number of samples of this rank, read from the data."""
+        """Number of the risk's samples on this rank, read from the data."""
         if self._length is None:
             self._length = sum(batch_size(batch) for batch in self.source.batches())
         return self._length
 
     def _totals(self) -> tuple[float, float]:
-        """Return samples and amount of all ranks."""
+        """Return samples and amount of the risk on all ranks."""
         if self._counted is None:
             with self.processes.together("the counting of the samples"):
                 if self._own is None:

@@ -23,7 +23,7 @@ def one_hot(targets: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
 
 
 def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
-    """Return p·Σq − q, the gradient of −Σ_c q_c log p_c in the logits, shape (n, C, …).
+    """Return p·Σq − q, the gradient of −Σ_c q_c log p_c through the softmax, (n, C, …).
 
     At the largest class m it is p_m Σ_{k≠m} q_k − q_m Σ_{k≠m} p_k.
     """
@@ -35,7 +35,7 @@ def residual(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
 def covariance_product(
     p: torch.Tensor, block: torch.Tensor, top: torch.Tensor | None = None
 ) -> torch.Tensor:
-    """Return (diag p − ppᵀ) u for a block u (k, n, C, …).
+    """Return the softmax covariance times u, (diag p − ppᵀ) u, for a block u (k, n, C, …).
 
     The matrix annihilates constants, so u is first shifted to be zero at the largest class, which
     is found where `top` (n, 1, …) does not tell it.
@@ -48,7 +48,7 @@ def covariance_product(
 
 
 def covariance_root(p: torch.Tensor) -> torch.Tensor:
-    """Return rows R (C − 1, n, C, …) with Σ_j R_j R_jᵀ = diag p − ppᵀ.
+    """Return the root R (C − 1, n, C, …) of a softmax covariance, Σ_j R_j R_jᵀ = diag p − ppᵀ.
 
     The rows Q_j = √p_j (e_j − p) have that sum and depend on each other, Σ_j √p_j Q_j = 0. The
     reflection that maps √p to −e_0 makes the first of them zero:

@@ -76,7 +76,7 @@ class ElementwiseLoss(Loss):
         return self._sum(outputs, targets.to(outputs.dtype))
 
     def second(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return ∂²ℓ/∂f² of every element, of a loss that is curved."""
+        """Return ∂²ℓ/∂f² of every element, of an elementwise torch loss that is curved."""
         with torch.enable_grad():
             leaf = outputs.detach().requires_grad_()
             total = self.total(leaf, targets)
@@ -384,7 +384,7 @@ def check_labels(name: str, outputs: torch.Tensor, targets: Any, ignored: int | 
 
 
 def label_amount(targets: torch.Tensor, weight: torch.Tensor | None, ignored: int) -> float:
-    """Return the total weight of the labels that count."""
+    """Return the divisor of torch's cross-entropy and NLL losses: the weight of the labels."""
     kept = targets[targets != ignored].long()
     if weight is None:
         return float(kept.numel())
@@ -429,7 +429,7 @@ _OF_MORE = (
 
 
 def recognise(loss: Any) -> Loss:
-    """Return a loss as a sum over samples.
+    """Return a torch loss in closed form, or any other function as a sum over samples.
 
     The torch.nn losses of outputs and targets have closed forms, also when they are given by their
     functional form or a `functools.partial` of it; GaussianNLLLoss takes targets that are a pair

@@ -61,7 +61,7 @@ def over_seeds(values: Any, why: str = "", *, comparable: bool = True) -> Observ
 def estimate(
     value: Any, error: Any, why: str = "", *, freedom: float = math.inf, comparable: bool = True
 ) -> Observed:
-    """Return a number to judge with a standard error from its own run.
+    """Return a measurement to judge: a number with a standard error from its own run.
 
     Args:
         value: The number.

@@ -172,6 +172,7 @@ def _save_figure(figure: Figure, folder: Path, name: str) -> None:
     for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
         with writing(folder / f"{name}.{kind}") as temporary:
             figure.savefig(temporary, format=kind, metadata=metadata)
+        figure.set_layout_engine("none")  # both have the layout of the first
 
 
 def _by_name(figures: Any) -> Mapping[str, Any]:

@@ -43,7 +43,7 @@ class SerialWorkers:
     def run(
         self, function: Callable[..., Any], jobs: Iterable[Job], lost: Lost | None = None
     ) -> Iterator[Any]:
-        """Yield what each job returned, in order."""
+        """Yield what each job returned to the serial worker, in order."""
         for job in jobs:
             yield function(*job)
 

@@ -88,7 +88,7 @@ class Ensemble:
         return self.members[index]
 
     def predictions(self) -> np.ndarray:
-        """Return the predictions of every snapshot of every member, (M·T, n, …).
+        """Return the predictions of every snapshot of the ensemble's members, (M·T, n, …).
 
         Raises:
             ArgumentError: The ensemble was trained without a probe set.
@@ -325,7 +325,7 @@ def _train_together(
 def _augment_each(
     augment: Augmentation, inputs: torch.Tensor, generators: Sequence[torch.Generator]
 ) -> torch.Tensor:
-    """Return the augmented inputs (members, n, …), each member with its own generator."""
+    """Return an ensemble's augmented inputs (members, n, …), each with its own generator."""
     return torch.stack([augment(*pair) for pair in zip(inputs, generators, strict=True)])
 
 

@@ -24,7 +24,7 @@ _SCHEMES = ("torch", "glorot", *_GAUSSIAN_GAINS)
 def build(
     make: Callable[[], nn.Module], generator: torch.Generator, init: Init = "torch"
 ) -> nn.Module:
-    """Return the model `make()` with initial weights drawn from `generator`.
+    """Return the model `make()`, its initialization drawn from `generator`.
 
     The module is built on the meta device first, so its constructors draw no random numbers.
 

@@ -73,7 +73,7 @@ class Minibatches:
         return epoch_batches(self._samples, self.size, **how)
 
     def of_epoch(self, epoch: int, seed: int, start: int) -> Iterator[Any]:
-        """Yield the mini-batches of an epoch.
+        """Yield the mini-batches that sampling gives for an epoch.
 
         Args:
             epoch: Epochs completed before this one.

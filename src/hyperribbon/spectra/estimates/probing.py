@@ -123,7 +123,7 @@ class _Mean:
 
 
 def estimate(sketch: Sketch, target: Target, precision: float, max_matvecs: int) -> Estimate:
-    """Return a target with its standard error.
+    """Return the estimate of a target from random probing, with its standard error.
 
     A pilot of probes shows how many more bring the standard error below `precision`; so many are
     drawn, and all of them count, as in Stein's two-stage procedure: Hutchinson's estimator. The

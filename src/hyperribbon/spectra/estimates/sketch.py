@@ -51,7 +51,7 @@ class Sketch:
 
     @property
     def room(self) -> int:
-        """Directions that can still be added to Q."""
+        """Directions that can still be added to the sketch's basis Q."""
         return max(self._most - self.rank, 0)
 
     @property
@@ -113,7 +113,7 @@ class Sketch:
         return rows.mul_(sqrt(size) / lengths.unsqueeze(1))
 
     def signs(self) -> Float[torch.Tensor, "1 P"]:
-        """Return one vector (1, P) of random signs."""
+        """Return one probe (1, P) of random signs for a sketch."""
         bits = torch.randint(0, 2, (1, self.products.size), generator=self._generator, device="cpu")
         return (2 * bits - 1).to(self.products.device, self.products.dtype)
 

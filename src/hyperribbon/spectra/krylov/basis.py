@@ -66,7 +66,7 @@ class Basis:
         return torch.linalg.vector_norm(self.weights[:, -1])
 
     def release(self) -> None:
-        """Free the memory of the basis vectors."""
+        """Free the memory of the Krylov basis vectors."""
         self.vectors = make_rows("memory", 0, 0, self.products.dtype, self.products.device)
         self.outside = self.outside[:0]
 

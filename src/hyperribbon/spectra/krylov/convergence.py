@@ -37,7 +37,7 @@ def select(values: torch.Tensor, k: int, which: str) -> torch.Tensor:
 def tolerances(
     values: torch.Tensor, norm: float, tol: float, reachable: float = 0.0
 ) -> torch.Tensor:
-    """Return the residuals (k,) at which pairs of given values (k,) are converged.
+    """Return the residuals (k,) that count as convergence of pairs with given values (k,).
 
         max(tol · max(|λ|, ‖A‖/10), min(tol, ε) · ‖A‖)
 

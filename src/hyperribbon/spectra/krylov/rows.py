@@ -42,7 +42,7 @@ class Rows(ABC):
 
     @abstractmethod
     def _begin(self) -> None:
-        """Make the place where the rows are kept."""
+        """Make the place where the basis's rows are kept."""
 
     @abstractmethod
     def write(self, start: int, rows: torch.Tensor) -> None:

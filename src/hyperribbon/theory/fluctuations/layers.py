@@ -303,7 +303,7 @@ def _samples(X: ArrayLike, Y: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
 def _errors(
     X: np.ndarray, Y: np.ndarray, W1: np.ndarray, W2: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return Y − W₂W₁X and W₁X."""
+    """Return the errors Y − W₂W₁X of two layers, and the hidden layer W₁X."""
     check_shape("W1", W1, (len(W1), len(X)), f"X has {len(X)} inputs (rows)")
     check_shape("W2", W2, (len(Y), len(W1)), f"Y has shape {Y.shape}, W1 {W1.shape}")
     hidden = W1 @ X
@@ -311,5 +311,5 @@ def _errors(
 
 
 def _jacobian(W1: np.ndarray, W2: np.ndarray) -> np.ndarray:
-    """Return 𝒥 (N_oN_i, weights)."""
+    """Return the Jacobian 𝒥 (N_oN_i, weights) of the product of two layers."""
     return np.hstack([np.kron(np.eye(W1.shape[1]), W2), np.kron(W1.T, np.eye(len(W2)))])

@@ -151,7 +151,7 @@ def stationary_state(
 
 
 def _solve(A: np.ndarray, source: np.ndarray) -> np.ndarray:
-    """Return X_ij = A_i X_ij A_jᵀ + S_ij for all pairs of modes: (N, N, 2, 2)."""
+    """Solve X_ij = A_i X_ij A_jᵀ + S_ij of an optimiser, all pairs of modes: (N, N, 2, 2)."""
     N = len(A)
     system = np.eye(4) - np.einsum("iab,jcd->ijacbd", A, A).reshape(N, N, 4, 4)
     singular = np.abs(np.linalg.det(system)) < 1e-300
@@ -187,5 +187,5 @@ def _over_epoch(A: np.ndarray, b: np.ndarray, batches: int) -> np.ndarray:
 
 
 def _outer(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return the outer products of all pairs of rows: (N, N, 2, 2)."""
+    """Return outer products of all pairs of the optimiser's rows: (N, N, 2, 2)."""
     return np.einsum("ia,jb->ijab", left, right)

@@ -91,7 +91,7 @@ _modes = instance(TwoLayerModes, "Give the result of decompose(W1, W2).")
 
 @validate(W1=matrix, W2=matrix)
 def decompose(W1: ArrayLike, W2: ArrayLike) -> TwoLayerModes:
-    """Return the singular bases of both layers.
+    """Return the singular bases of both layers of a two-layer network.
 
     Raises:
         ArgumentError: The shapes do not chain, or the hidden layer is too narrow for a solution.

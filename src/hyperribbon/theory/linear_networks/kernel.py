@@ -17,7 +17,7 @@ from hyperribbon.theory.linear_networks.weight_chains import chain_products
 
 @validate(weights=matrices, X=matrix)
 def jacobian(weights: Sequence[np.ndarray], X: np.ndarray) -> Float[np.ndarray, "outputs weights"]:
-    r"""Return the Jacobian of the outputs f(X) with respect to all weights.
+    r"""Return the Jacobian of a linear network's outputs f(X), from which its kernel is made.
 
     $$ J = [J_1 \cdots J_L], \qquad J_\ell = (P_\ell X)^\top \otimes S_\ell $$
 

@@ -122,7 +122,7 @@ def target_decay_bound(ribbon: Ribbon) -> Bound:
 
 @validate(ribbon=_ribbon)
 def target_norm_bound(ribbon: Ribbon) -> Bound:
-    """Bound the largest eigenvalue of T·P₁^y: one entry.
+    """Bound the target's norm: the largest eigenvalue of T·P₁^y, one entry.
 
         ‖y‖² ≤ λ^y_1 ≤ ‖y‖² Σ_{t<T} (1 − αλ_n)^{2t}.
 

@@ -201,7 +201,7 @@ def phase_diagram(
 
 
 def _sloppy(n: int | None, slope: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return the eigenvalues exp(−c(i−1)) and the targets √λ."""
+    """Return a sloppy phase's eigenvalues exp(−c(i−1)) and the targets √λ."""
     if n is None:
         raise ArgumentError("n", n, "sloppy data need a number of samples", "Give n.")
     if not 0 <= slope <= _LARGEST:

@@ -198,12 +198,12 @@ def kernels_bound(
 
 
 def _outer(rows: np.ndarray) -> np.ndarray:
-    """Return the outer products of any two rows (C, n): (C, C, n, n)."""
+    """Return a ribbon variant's outer products of any two rows (C, n): (C, C, n, n)."""
     return rows[:, None, :, None] * rows[:, None]
 
 
 def _covariance(second: np.ndarray, mean: np.ndarray, losses: np.ndarray) -> TrajectoryCovariance:
-    """Return the covariance from moments by output, (C, C, n, n) and (C, n)."""
+    """Return a variant's covariance from moments by output, (C, C, n, n) and (C, n)."""
     flat = mean.T.ravel()
     size = (len(flat), len(flat))
     moment = second.transpose(2, 0, 3, 1).reshape(size)

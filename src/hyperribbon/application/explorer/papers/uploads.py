@@ -18,7 +18,7 @@ _DATASETS = {"mnist5k": "MNIST, 5,000 digits", "digits": "8×8 digits"}
 
 
 def upload_panel() -> html.Div:
-    """Return the panel that places a data set on the diagram by its slope."""
+    """Return the upload panel that places a data set on the ribbons' diagram by its slope."""
     return html.Div(
         [
             html.Span("Place data on the diagram:", className="panel-label"),
@@ -87,7 +87,7 @@ def read_matrix(contents: str, name: str) -> np.ndarray:
 
 
 def matrix_slope(matrix: np.ndarray) -> Slope:
-    """Return the slope c of a data matrix with its standard error."""
+    """Return the slope c of an uploaded data matrix with its standard error."""
     if not (matrix != matrix[0]).any():
         raise ArgumentError("file", matrix, "all samples are identical", "Upload data that varies.")
     singular = np.linalg.svd(matrix - matrix.mean(axis=0), compute_uv=False)

@@ -65,7 +65,7 @@ class Entry:
 
     @cached_property
     def reading(self) -> list[str]:
-        """The inspection's summary sentences."""
+        """Summary sentences of a catalogued inspection."""
         found = self._read("inspection.json", dict, {"reading": []})
         return [str(sentence) for sentence in found["reading"]]
 
@@ -94,7 +94,7 @@ class Entry:
         return path
 
     def figures(self) -> dict[str, go.Figure]:
-        """Return the interactive figures by title, or by name if untitled."""
+        """Return a catalogued run's interactive figures by title, or by name if untitled."""
         parts = self._read("inspection.json", dict, {"parts": []})["parts"]
         titles = {
             str(chart["name"]): str(chart["title"]) for part in parts for chart in part["charts"]
@@ -112,7 +112,7 @@ class Entry:
         }
 
     def images(self) -> dict[str, str]:
-        """Return static figures without an interactive version, as data URIs."""
+        """Return a catalogued run's static figures without an interactive version, as data URIs."""
         folder = self.folder / "figures"
         interactive = {p.name.removesuffix(".plotly.json") for p in folder.glob("*.plotly.json")}
         pictures = [p for p in sorted(folder.glob("*.png")) if p.stem not in interactive]
@@ -155,7 +155,7 @@ class Entry:
         return Trajectory.open(self.folder) if self.kind == "trajectory" else None
 
     def curves(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Return an inspection's pruning curves: fractions and accuracies by name."""
+        """Return a catalogued inspection's pruning curves: fractions and accuracies by name."""
         path = self._inside(self.folder / "figures" / "fractions.plotly.json")
         if not path.is_file():
             return {}
@@ -167,7 +167,7 @@ class Entry:
 
 
 def _claim(given: Any) -> dict[str, Any]:
-    """Return a claim as strings, with the measured value as a number or None."""
+    """Return a catalogued claim as strings, with the measured value as a number or None."""
     measured = given["measured"]
     texts = {name: str(given[name]) for name in ("verdict", "place", "reading", "why")}
     return {**texts, "measured": None if measured is None else float(measured)}

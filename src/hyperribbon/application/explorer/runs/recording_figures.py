@@ -21,7 +21,7 @@ _NO_CHART = (".limit", ".error", ".samples", ".residual", ".products")
 
 
 def series(trajectory: Trajectory, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps and values of a metric where it was measured; a vector's first entry.
+    """Return steps and values of a recorded metric where it was measured; a vector's first entry.
 
     Very long series are subsampled.
     """
@@ -129,13 +129,13 @@ def draw_metric(
 
 
 def has_path(trajectory: Trajectory) -> bool:
-    """Return whether there are enough predictions to draw the trajectory."""
+    """Return whether a recording has enough predictions to draw the trajectory."""
     recorded = all(record.has_predictions for record in trajectory)
     return len(trajectory) >= 4 and recorded and trajectory.has_probabilities
 
 
 def point_colors(trajectory: Trajectory) -> dict[str, np.ndarray]:
-    """Return the quantities that can colour embedding points: time and every metric.
+    """Return what can colour the points of a recording's figure: time and every metric.
 
     For a vector-valued metric, such as a spectrum, the first entry is used.
     """

@@ -61,7 +61,7 @@ class RunSummary:
         return datetime.fromtimestamp(self.when).strftime("%Y-%m-%d %H:%M")
 
     def matches(self, text: str, choice: str) -> bool:
-        """Return whether the run matches a search and a filter."""
+        """Return whether the summarised run matches a search and a filter."""
         words = (
             f"{self.label} {self.kind} {self.state} {self.text} {' '.join(self.metrics)}".lower()
         )

@@ -36,7 +36,7 @@ _SIGNS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.
 
 
 def matches(row: Mapping[str, Any], text: str) -> bool:
-    """Return whether a row satisfies every comparison and has every word of a filter.
+    """Return whether a row of the runs' table satisfies a filter: every comparison and word.
 
     >>> matches({"run": "b", "accuracy": 0.93}, "accuracy > 0.9")
     True
@@ -58,7 +58,7 @@ def matches(row: Mapping[str, Any], text: str) -> bool:
 
 
 def smooth(values: np.ndarray, weight: float) -> np.ndarray:
-    """Return the exponential moving average s ← w·s + (1 − w)·v, without bias at the start.
+    """Return a run's smoothed curve s ← w·s + (1 − w)·v, without bias at the start.
 
     >>> smooth(np.array([1.0, 1.0, 4.0]), 0.5).round(3).tolist()
     [1.0, 1.0, 2.714]
@@ -251,7 +251,7 @@ def _values(summary: RunSummary) -> dict[str, Any]:
 
 
 def _sorted(rows: Mapping[str, Mapping[str, Any]], column: str, ascending: bool) -> list[str]:
-    """Return the names of rows by a column; those without a value stand last."""
+    """Return the names of the runs' table rows by a column; those without a value stand last."""
     if not column:
         return sorted(rows, key=lambda name: str(rows[name]["date"]), reverse=True)
     there = [name for name in rows if rows[name].get(column) is not None]
@@ -264,7 +264,7 @@ def _sorted(rows: Mapping[str, Mapping[str, Any]], column: str, ascending: bool)
 
 
 def _row(name: str, row: Mapping[str, Any], columns: list[str]) -> dict[str, Any]:
-    """Return a row as an option of the list that ticks it."""
+    """Return a row of the runs' table as an option of the list that ticks it."""
     page = "live" if row["kind"] == "recording" else "runs"
     link = html.A(str(row["run"]), href=f"/{page}{write_query({'run': name})}")
     cells = [link if column == "run" else html.Span(_shown(row.get(column))) for column in columns]
@@ -282,7 +282,7 @@ def _shown(value: Any) -> str:
 
 
 def _comparison(entries: list[Entry]) -> list[Any]:
-    """Return the verdict of `hr.compare` on exactly two inspections."""
+    """Return the verdict of `hr.compare` on two inspections ticked in the runs' table."""
     inspections = [entry for entry in entries if entry.kind == "inspection"]
     if len(entries) != 2 or len(inspections) != 2:
         return []
@@ -326,7 +326,7 @@ def _verdict(found: Comparison, first: str, second: str) -> list[Any]:
 
 
 def _charts(entries: list[Entry], x: str, weight: float) -> list[Any]:
-    """Return one chart per metric of the ticked recordings, all with the same horizontal range."""
+    """Return one chart per metric of the recordings ticked in the table, with one range of x."""
     runs: dict[str, Trajectory] = {}
     for entry in entries:
         try:

@@ -23,7 +23,7 @@ _COVERED = 0.9
 
 
 def kind_of(model: nn.Module) -> str:
-    """Return what a network is built of: its most telling layers.
+    """Return the kind of a network, by which reference networks are chosen: its main layers.
 
     >>> kind_of(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2)))
     'convolutional'
@@ -62,7 +62,7 @@ class Reference:
         return cls(content["made"], tuple(content["networks"]))
 
     def similar(self, kind: str, parameters: int, accuracy: float | None) -> list[dict[str, Any]]:
-        """Return the networks of a kind with similar size and accuracy.
+        """Return the reference networks of a kind with similar size and accuracy.
 
         Args:
             kind: As `kind_of` names it.

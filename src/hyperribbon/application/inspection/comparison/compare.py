@@ -138,7 +138,7 @@ def compare_inspections(a: Any, b: Any, names: tuple[str, str]) -> Comparison:
 
 
 def _finer(side: _Stored, name: str, common: Mapping[str, int]) -> str:
-    """Say which statistics one of the two has on more samples than both have, or ""."""
+    """Say which statistics one of the compared networks has on more samples than both, or ""."""
     finer: dict[str, int] = {}
     for place in side.statistics:
         key, _, samples = place.partition("@")
@@ -412,7 +412,7 @@ class _Measured:
 def _keep(
     folder: Path | None, key: str, measure: Callable[[], _Measured], device: torch.device
 ) -> _Measured:
-    """Return a measurement: the one that the folder has, or a new one, which is kept there."""
+    """Return a measurement of a comparison: the one in its folder, or a new one, kept there."""
     if folder is None:
         return measure()
     file = folder / f"{key}.safetensors"

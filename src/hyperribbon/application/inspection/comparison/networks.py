@@ -77,7 +77,7 @@ class Side:
 
     @cached_property
     def shares(self) -> np.ndarray:
-        """(G,) shares of the groups in what the mean loss divides by."""
+        """Shares (G,) of the groups in what the mean loss of a compared network divides by."""
         amounts = np.array([group.risk.amount for group in self.groups])
         return amounts / amounts.sum()
 

@@ -58,12 +58,12 @@ class Difference:
 
     @property
     def difference(self) -> float:
-        """The first network's value minus the second's."""
+        """The compared value of the first network minus the second's."""
         return self.a - self.b
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Lower and upper edge of the interval that covers the difference with 0.95."""
+        """Edges of the interval that covers a comparison's difference with 0.95."""
         freedom = max(len(self.groups) - 1, 1) if self.groups else self.freedom
         reach = float(stdtrit(freedom, (1 + LEVEL) / 2)) * self.stderr + self.rounding
         return self.difference - reach, self.difference + reach
@@ -102,7 +102,7 @@ class Shared:
 def paired(
     key: str, name: str, a: np.ndarray, b: np.ndarray, shares: np.ndarray, rounding: float = 0.0
 ) -> Difference:
-    """Return the difference of two rows of values, one for each group of samples.
+    """Return a comparison's difference of two rows of values, one for each group of samples.
 
     Args:
         key: Short name.
@@ -162,7 +162,7 @@ class Comparison(Result):
 
     @property
     def flatter(self) -> str | None:
-        """Which is flatter, "a" or "b"; None when this cannot be said.
+        """Which of the compared networks is flatter, "a" or "b"; None when this cannot be said.
 
         The one whose sharpness is lower, with an interval that excludes zero, provided that the
         adaptive sharpness, which no scaling of weights against each other can change, says the
@@ -356,7 +356,7 @@ def _of_shared(entry: Shared) -> Quantity:
 
 
 def _chart(comparison: Comparison) -> Chart:
-    """Return the differences in units of the mean of both, with their 95% intervals."""
+    """Return a comparison's chart: differences in units of the mean of both, 95% intervals."""
     entries = comparison.differences
     sizes = np.array([max((abs(e.a) + abs(e.b)) / 2, 1e-30) for e in entries])
     reach = np.array([(e.interval[1] - e.interval[0]) / 2 for e in entries])

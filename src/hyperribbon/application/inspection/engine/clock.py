@@ -45,7 +45,7 @@ class Budget:
 
     @classmethod
     def of(cls, value: Budget | float) -> Budget:
-        """Return a time and memory budget; a number is seconds.
+        """Return a budget of time on the clock and memory; a number is seconds.
 
         >>> Budget.of(30).seconds
         30.0
@@ -65,7 +65,7 @@ class DeclinedError(ArgumentError):
 
 
 def why_not(error: Exception) -> str:
-    """Return why a measurement was declined: not defined, or no memory; or ""."""
+    """Return why a measurement gave up before or within its time: not defined, no memory; or ""."""
     return error.reason if isinstance(error, DeclinedError) else lacking_room(error)
 
 
@@ -91,7 +91,7 @@ class Clock:
 
     @property
     def left(self) -> float:
-        """Seconds left on the clock."""
+        """Seconds left on the inspection's clock."""
         return self.end - time.monotonic()
 
     @contextmanager
@@ -143,7 +143,7 @@ class InterruptibleRisk(Risk):
             self.check_in()
 
     def check_in(self) -> None:
-        """Read the clock in the middle of a pass."""
+        """Read the inspection's clock in the middle of a pass."""
         if not self.processes.is_parallel:
             self.clock.check()
 

@@ -200,7 +200,7 @@ def _is_like_reference(level: Level | None) -> bool:
 
 
 def _where(subject: Subject, parts: list[Part], samples: int) -> str:
-    """Return which samples the numbers are of; each says its own, where they differ."""
+    """Return which samples an inspection's numbers are of; each says its own, where they differ."""
     counts = {quantity.samples for part in parts for quantity in part.quantities} - {0}
     few, most = min(counts, default=samples), max(counts, default=samples)
     return subject.where(most) if few == most else f"{few:,}–{subject.where(most)}"

@@ -64,7 +64,7 @@ class Level:
         self.statistics[quantity.key] = replace(quantity, **where)
 
     def number(self, *values: Any) -> None:
-        """Note a `Quantity` of these values at this level."""
+        """Note a `Quantity` of these values in the inspection's notebook, at this level."""
         self.add(Quantity(*values))
 
     def drop_vectors(self, finer: Level) -> None:
@@ -159,7 +159,7 @@ class Notebook:
 
     @property
     def solver_memory(self) -> float:
-        """Bytes that a solver and the products it makes may take."""
+        """Bytes that a solver may take beside what the inspection's notebook keeps."""
         return _SOLVERS * self.memory
 
     @property
@@ -170,7 +170,7 @@ class Notebook:
     def eigsh(
         self, op: Any, k: int, which: str = "LA", *, partial: bool = False, **options: Any
     ) -> Spectrum:
-        """Return eigenpairs, with the seed, the memory and the clock of the inspection.
+        """Return eigenpairs for the notebook, with the seed, memory and clock of the inspection.
 
         Args:
             op: The matrix.
@@ -182,7 +182,7 @@ class Notebook:
         return self._solve(eigsh, op, k, which, partial=partial, **options)
 
     def trace(self, op: Any, **options: Any) -> Estimate:
-        """Return a trace to 2%, with the seed, the memory and the clock of the inspection."""
+        """Return a trace to 2% for the notebook, with the inspection's seed, memory and clock."""
         return self._solve(trace, op, precision=0.02, **options)
 
     def density(self, op: Any, **options: Any) -> Density:

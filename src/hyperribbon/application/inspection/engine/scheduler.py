@@ -247,7 +247,7 @@ class Scheduler:
         return f"Skipped for time: {'; '.join(groups)}{included}."
 
     def _fewest(self, measurement: Measurement) -> int:
-        """Return the samples that a measurement needs at least."""
+        """Return the samples that a scheduled measurement needs at least."""
         needed = max(measurement.fewest, self.notebook.levels[0].samples)
         return needed if self.subject.total is None else min(needed, self.subject.total)
 
@@ -438,7 +438,7 @@ class Scheduler:
 
 
 def sample_sizes(total: int | None) -> tuple[int, ...]:
-    """Return the numbers of samples of the levels, each a part of the next.
+    """Return the numbers of samples of the scheduler's levels, each a part of the next.
 
     >>> sample_sizes(240), sample_sizes(5)
     ((8, 64, 240), (5,))

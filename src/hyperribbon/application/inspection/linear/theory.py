@@ -96,7 +96,7 @@ class Assumption:
 
     @property
     def holds(self) -> bool:
-        """Whether the number is below 0.1%."""
+        """Whether an assumption of linear theory holds: its number is below 0.1%."""
         return self.value < _HOLDS
 
 
@@ -123,7 +123,7 @@ class TheoryComparison(Result):
 
     @property
     def measured(self) -> Rung:
-        """The Hessian of the user's loss in the parameters of the layers."""
+        """The measured Hessian, with which linear theory is compared."""
         return self.rungs[0]
 
     def predicted(self, prediction: Prediction = "minimum") -> Rung:
@@ -146,7 +146,7 @@ class TheoryComparison(Result):
     def responsible(
         self, quantity: Quantity = "sharpness", prediction: Prediction = "minimum"
     ) -> Assumption | None:
-        """Return the broken assumption with the largest effect.
+        """Return linear theory's broken assumption with the largest effect.
 
         None when prediction and model agree, or when every assumption that was made holds.
         """
@@ -188,7 +188,7 @@ class TheoryComparison(Result):
         return self.table()
 
     def assumptions_table(self) -> pd.DataFrame:
-        """Return each assumption's number, and the effects of the broken ones.
+        """Return linear theory's assumptions, each with its number and the effect if broken.
 
         Effects are relative to the measurement, and NaN for assumptions that hold.
         """
@@ -213,7 +213,7 @@ class TheoryComparison(Result):
         return pd.DataFrame(records).set_index("assumption")
 
     def summary(self) -> str:
-        """Return the comparison in plain words."""
+        """Return the comparison with linear theory in plain words."""
         chain = self.chain
         inputs = chain.weights[0].shape[1]
         widths = "-".join(map(str, [inputs, *(len(w) for w in chain.weights)]))
@@ -253,7 +253,7 @@ class TheoryComparison(Result):
         return f"{numbers} predicted{why}"
 
     def _repr_html_(self) -> str:
-        """Show the steps and the comparison in words, in a notebook."""
+        """Show the comparison with linear theory, step by step and in words, in a notebook."""
         rows = [(rung.name, rung.sharpness, rung.trace) for rung in self.rungs]
         steps = html.table(["step", "sharpness", "trace"], rows)
         return html.card("Linear-network theory", steps, html.bullets(self.summary().split("\n")))
@@ -525,7 +525,7 @@ def _cut_rank(matrix: np.ndarray, rank: int) -> np.ndarray:
 
 
 def _balance(product: np.ndarray, widths: Sequence[int]) -> list[np.ndarray]:
-    """Return balanced layers of given output widths with this product."""
+    """Return balanced linear layers of given output widths with this product."""
     left, values, right = np.linalg.svd(product, full_matrices=False)
     rank = min(int((values > _RANK * values[0]).sum()), *widths) if values[0] > 0 else 0
     shared = values[:rank] ** (1 / len(widths))

@@ -218,7 +218,7 @@ def _trace_products(level: Level, notebook: Notebook) -> float:
 
 
 def _spectrum_products(level: Level, notebook: Notebook) -> float:
-    """Count an orthogonalisation as much as a product."""
+    """Return the cost of a curvature spectrum: an orthogonalisation counts as a product."""
     return 12 * min(notebook.k, level.subject.dimension) + 40
 
 

@@ -111,7 +111,7 @@ class Reached:
         return None if precise is None else Reached(precise, self._places)
 
     def cost(self) -> Any:
-        """Return the cost of one product on the coordinates the Hessian reaches."""
+        """Return the cost of a headline's product, on the coordinates the Hessian reaches."""
         return self._operator.cost()
 
 

@@ -114,7 +114,7 @@ def _rank_layers(level: Level) -> pd.DataFrame:
 
 
 def _is_ahead(table: pd.DataFrame) -> bool:
-    """Whether the sharpest layer is surely the sharpest."""
+    """Whether one of the layers is surely the sharpest."""
     if len(table) < 2 or "standard error" not in table:
         return True
     first, second = table["trace share"][:2]

@@ -98,14 +98,14 @@ def matrix_quantities(key: str, name: str, found: Measured, how: str = "") -> li
 
 
 def rank_quantity(key: str, whose: str, values: np.ndarray) -> Quantity:
-    """Return the effective rank of a matrix's first fifty eigenvalues."""
+    """Return the effective rank of an inspected matrix's first fifty eigenvalues."""
     rank = effective_rank(np.clip(values[: COUNTS[-1]], 0.0, None))
     name = f"Effective rank of {whose} first {COUNTS[-1]} directions"
     return exact(key, name, rank, "exp of the entropy of their eigenvalues")
 
 
 def eigenpair(key: str, name: str, spectrum: Spectrum, index: int, how: str = "") -> Quantity:
-    """Return one eigenvalue of a matrix with its certificate, as a quantity."""
+    """Return one eigenvalue of an inspected matrix with its certificate, as a quantity."""
     certainty = "an eigenvalue lies within the residual"
     if not bool(spectrum.converged[index]):
         certainty += "; not converged to the tolerance"

@@ -98,7 +98,7 @@ def _coordinates(
 
 
 def _flat(values: Any, space: ParameterSpace) -> torch.Tensor:
-    """Return an optimiser's numbers by parameter as coordinates (P,)."""
+    """Return an optimiser's numbers by parameter as coordinates (P,), for the stability limit."""
     shapes = dict(zip(space.names, space.shapes, strict=True))
     given = ((name, tensor_of(values[name])) for name in space.names)
     return space.flatten({name: value.detach().expand(shapes[name]) for name, value in given})

@@ -151,7 +151,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the worst row of either theory."""
+    """Measure the worst optimiser of either theory."""
     own, plain = result.simulated / result.predicted, result.simulated / result.plain
     names = [f"{rule}, {sampling}" for rule in RULES for sampling in SAMPLINGS]
     worst = int(np.argmax(abs(np.log(plain))))

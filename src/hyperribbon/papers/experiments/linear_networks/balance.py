@@ -202,7 +202,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure what becomes of the imbalance in each setting."""
+    """Measure how layers' balance changes in each setting: what becomes of the imbalance."""
     ends = result.flow[:, 1, -1]
     slope = np.polyfit(np.log(result.rates), np.log(ends), 1)[0]
     times, values = result.decay[:, 0], result.decay[:, 1]

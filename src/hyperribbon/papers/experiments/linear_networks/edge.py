@@ -109,7 +109,7 @@ def _train(item: kit.Item) -> dict[str, Any]:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw sharpness and loss at the end against 2/η."""
+    """Draw sharpness against the edge of stability 2/η, and the loss at the end."""
     figure, (top, below) = kit.new_figure(2, 1, ratio=0.6, sharex=True)
     edges = 2 / result.rates
     top.plot(edges, edges, color="0.6", lw=1, label=r"$2/\eta$")

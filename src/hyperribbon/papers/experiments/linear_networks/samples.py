@@ -289,7 +289,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the change with n in each setting, one number for each subset."""
+    """Measure the change with the samples n in each setting, one number for each subset."""
     pixels = result.pixels.max()
     first = int(np.argmax(result.sizes >= pixels))
     change = result.white[:, -1] / result.white[:, first] - 1

@@ -143,6 +143,6 @@ def even_snapshots(logs: np.ndarray, count: int) -> np.ndarray:
 
 
 def _shift(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Move the whole batch by up to two pixels."""
+    """Move a network's whole batch of images by up to two pixels."""
     moves = torch.randint(-2, 3, (2,), generator=generator, device="cpu").tolist()
     return images.roll(moves, dims=(-2, -1))

@@ -198,7 +198,7 @@ def _sloppy_ranges(rng: np.random.Generator) -> np.ndarray:
 
 
 def _problem(item: kit.Item) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return Gram matrices with λ₁(K) = 1, and targets ±1 by the parity of the label.
+    """Return the kernels' Gram matrices with λ₁(K) = 1, and targets ±1 by the label's parity.
 
     Inputs have variance one in the mean of their d coordinates, so that exp(−‖x − x′‖²/d), the
     paper's kernel, is neither constant nor the identity.

@@ -171,7 +171,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the orders, with and without momentum."""
+    """Measure the orders of the gradient regularisation's errors, with and without momentum."""
     plain = int(np.argmin(result.momenta))
     modified = result.slopes["modified loss"]
     farthest = int(np.abs(modified - 2).argmax())

@@ -160,7 +160,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the predictions at the widths from 1000 on, and the slopes in M."""
+    """Measure mean-field predictions at the widths from 1000 on, and the slopes in M."""
     comparable = int(result.widths[-1]) >= _WIDE
     wide = np.flatnonzero(result.widths >= min(_WIDE, int(result.widths[-1])))
     measured = {}

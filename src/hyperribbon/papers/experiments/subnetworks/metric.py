@@ -113,7 +113,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Measure the expansions and the matrices of every network."""
+    """Measure the metric's expansions and matrices for every network."""
     seeds = [derive_seed(context.seed, "network", number) for number in range(config.seeds)]
     items = [{**vars(config), "seed": seed} for seed in seeds]
     measured = context.map(_measure, items, "metrics")

@@ -68,7 +68,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Descend on every problem by both rules."""
+    """Descend on every problem by the gradient and by the natural gradient."""
     seeds = [derive_seed(context.seed, "problem", number) for number in range(config.seeds)]
     items = [
         {**vars(config), "seed": seed, "condition": condition}

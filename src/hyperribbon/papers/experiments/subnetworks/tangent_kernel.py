@@ -172,7 +172,7 @@ def _train(
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the three distances by width."""
+    """Draw the tangent kernel's three distances by width."""
     figure, axis = kit.new_figure()
     for color, values, label in (
         (kit.COLORS[0], result.spread, "between two starts"),
@@ -190,7 +190,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the powers of the width, and the error of the dynamics."""
+    """Measure the tangent kernel's powers of the width, and the error of its dynamics."""
     logs = np.log(result.widths)
 
     def powers(values: np.ndarray, what: str) -> Any:

@@ -188,7 +188,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the hypothesis by magnitude, and compare the two criteria."""
+    """Measure the lottery-ticket hypothesis by magnitude, and compare the two criteria."""
     sparse = int(np.argmin(np.abs(result.kept - 0.1)))
     ticket, controls = result.ticket["magnitude"], result.reinitialized["magnitude"]
     trains = np.flatnonzero((controls.min(0) > _CHANCE) & (result.kept < 1))

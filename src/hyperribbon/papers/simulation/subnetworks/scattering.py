@@ -102,7 +102,7 @@ class Scattering(nn.Module):
         return paths
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return coefficients (n, C, paths, ⌈H/2^J⌉, ⌈W/2^J⌉) of images (n, C, H, W)."""
+        """Return scattering coefficients (n, C, paths, ⌈H/2^J⌉, ⌈W/2^J⌉) of images (n, C, H, W)."""
         if images.shape[-2:] != self.shape:
             reason = f"their last two sizes are not {self.shape}"
             raise ArgumentError("images", images, reason, "Resize them.")
@@ -163,7 +163,7 @@ def scattering_features(
 def filter_bank(
     shape: tuple[int, int], scales: int, angles: int
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, torch.Tensor]]:
-    """Return the filters of an image, in float64.
+    """Return the wavelet filters of a scattering transform, in float64.
 
         ψ_{j,θ}(u) = g(u)·(exp(i ξ·u) − β),   |ξ| = (3π/4)/2^j along θ,
 
