@@ -6,6 +6,7 @@ Run as a script: python corrupt.py FOLDER MUTATIONS [SEED]
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
 import random
 import shutil
@@ -20,10 +21,15 @@ from rich.console import Console
 from torch import nn
 
 import hyperribbon as hr
-from hyperribbon.core.store import Store
+from hyperribbon.core.store import Store, write_json
 from hyperribbon.core.store.check import check_folder
 from hyperribbon.papers.experiments import run
+from hyperribbon.papers.experiments.costs import Meter
 from hyperribbon.recording import Recorder
+from hyperribbon.subnetworks import metric_of
+
+UNLISTED = ("files", "tiles", "fluctuations", "partial/")
+"""Files without a manifest: that one is missing, or is another whole file, nothing can tell."""
 
 KINDS = ("flip", "cut", "empty", "delete", "garbage", "zeros", "twice", "gap", "longer", "other")
 KINDS = (*KINDS, "folder", "pipe", "link", "deep")
@@ -54,6 +60,52 @@ def build(folder: Path) -> None:
     partial = Store(folder / "partial").run("ribbons/x", {"a": 1}, 0)
     partial.save_result({"x": np.arange(30.0)})
     hr.sweep(point, {"seed": range(4)}, out=folder / "sweep", version="1")
+    with Meter(partial.parts / "cost.json") as meter:
+        write_json(partial.parts / "cost.json", meter.cost(), checksum=True)
+    build_kept(folder, model, other, loss, (x, y))
+
+
+def build_kept(folder: Path, model: Any, other: Any, loss: Any, data: Any) -> None:
+    """Store what calls with a folder keep, finished and unfinished, and single files."""
+    quiet = {"console": Console(quiet=True)}
+    parts = ("trace", "noise")
+    hr.compare(model, other, loss, data, parts=parts, folder=folder / "measurements", **quiet)
+    hr.prunable(model, loss, data, folder=folder / "pruning")
+
+    def fit(net: nn.Module) -> None:
+        hr.train(net, loss, data, epochs=1, lr=0.1)
+
+    metric = metric_of(model, data)
+    ticket = hr.find_ticket(model, fit, metric, levels=1, folder=folder / "search")
+    (folder / "files").mkdir()
+    ticket.save(folder / "files" / "ticket.safetensors")
+    ticket.pruned.save(folder / "files" / "mask.safetensors")
+    rows = np.random.default_rng(0).dirichlet(np.ones(2), (40, 6))
+    hr.stream_inpca(rows, 2, streaming=hr.Streaming(folder=folder / "tiles", memory=2e5))
+    batches = [(data[0][:16], data[1][:16]), (data[0][16:], data[1][16:])]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    hr.fluctuations(model, loss, batches, optimizer, steps=12, folder=folder / "fluctuations")
+
+    for name, together in (("group", True), ("one", False)):
+        with contextlib.suppress(KeyboardInterrupt):
+            hr.train_ensemble(
+                lambda seed: nn.Linear(4, 2), Stopping(loss, 4), data, seeds=[0, 1], epochs=6,
+                lr=0.1, folder=folder / name, together=together,
+            )  # fmt: skip
+
+
+class Stopping(nn.Module):
+    """A loss that stops the program after some calls."""
+
+    def __init__(self, loss: nn.Module, calls: int) -> None:
+        super().__init__()
+        self.loss, self.left = loss, calls
+
+    def forward(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        self.left -= 1
+        if self.left < 0:
+            raise KeyboardInterrupt
+        return self.loss(outputs, targets)
 
 
 def point(point: Any) -> Any:
@@ -119,6 +171,9 @@ def attack(whole: Path, work: Path, mutations: int, seed: int) -> dict[str, list
     number = 0
     while number < mutations:
         path, kind = rng.choice(files), KINDS[number % len(KINDS)]
+        if kind in ("delete", "other") and str(path.relative_to(whole)).startswith(UNLISTED):
+            number += 1
+            continue
         shutil.rmtree(work, ignore_errors=True)
         top = path.relative_to(whole).parts[0]
         shutil.copytree(whole / top, work / top, symlinks=True)

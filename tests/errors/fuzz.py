@@ -47,15 +47,39 @@ from hyperribbon.spectra import StoppedError
 
 SECONDS = 20
 DOCUMENTED = (DivergenceError, StoppedError, MissingExtraError, Warning)
-NOT_FINITE = re.compile(
-    r"noise_scale|compare_noise|measure_noise|layer_criticality|variance_flatness|weight_covariance"
-    r"|decay_base|explore|Chart|_chart|plots|draw|inspect|compare|find_ticket|_recorder|_append"
-    r"|_metric|_drawn|metric_chart|relaxation|stationary_state|_train|train_ensemble|linear_measure"
-    r"|prunable|_sweep|state_of|_times|predict$|evaluate$|evaluate_states|autocorrelation_time|stationarity|watch|Trajectory|_read|_truncate|Tracker|_stream"
-)
-"""Functions whose results document NaN or infinity, or are those of the user's own model."""
-MAY_BE_INFINITE = ("bounds", "freedom", "low", "high")
-"""Fields that document infinity: a bound that was not shown, a known error, an open band."""
+NAN_HAS_A_MEANING = {
+    "errors.run_calls._metric": "a record that lacks the metric",
+    "hyperribbon.application.inspection.anisotropy.effective_ranks": "a column of zeros",
+    "hyperribbon.application.inspection.anisotropy.excess_kurtoses": "a constant column",
+}
+"""Functions whose results document NaN, and what it says."""
+HANDED_ON = {
+    "errors.network_calls._times": "an operator is linear: a product with NaN is NaN",
+    "errors.run_calls._sweep": "what the function of the user returned",
+    "hyperribbon.application.inspection.anisotropy.eigenfunctions": "derivatives of the model",
+    "hyperribbon.recording.evaluation.evaluate": "the loss of the model",
+    "hyperribbon.recording.evaluation.predict": "outputs of the model",
+    "hyperribbon.subnetworks.evaluation.evaluate_states": "losses of the model",
+    "hyperribbon.subnetworks.operations.redraw": "the weights that were given, shuffled",
+    "hyperribbon.subnetworks.states.state_of": "a copy of the weights that were given",
+}
+"""Functions whose results are, sample by sample or entry by entry, what the user's own model or
+numbers say: where these are not finite, neither are the results."""
+NOT_A_NUMBER = re.compile(r"NaN|\binf|huge|returns nan|returns inf|scaled|half precision")
+"""Attempts that bring numbers that are not finite, or overflow, into a call."""
+NEED_NOT_BE_FINITE = {
+    ("Anisotropy", "effective_ranks"): "NaN for eigenvectors of a zero matrix",
+    ("Anisotropy", "kurtoses"): "likewise",
+    ("Anisotropy", "sample_shares"): "likewise",
+    ("Band", "high"): "infinite for an open band",
+    ("Band", "low"): "likewise",
+    ("Estimate", "freedom"): "infinite for a known error",
+    ("LayerFluctuations", "noise_change"): "NaN without a prediction",
+    ("Prunable", "stored_values"): "NaN beside the grid of fractions",
+    ("Spectrum", "bounds"): "infinite for a bound that was not shown",
+    ("VarianceFlatness", "widths"): "infinite where the loss does not rise e-fold",
+}
+"""Fields that document infinity or NaN."""
 NOT_NEGATIVE = re.compile(
     r"_variance$|_variances$|mode_covariance|lyapunov|count$|rank$|ranks$|saliency|bhattacharyya"
     r"|distances$|noise_scale|sharpness|relaxation_steps|edges|strength|regression_loss"
@@ -211,7 +235,8 @@ def _mappings(good: Mapping[Any, Any], rng: random.Random) -> Iterator[Attempt]:
     yield Attempt("other names", {f"x{k}": v for k, v in good.items()})
     yield Attempt("numbers for names", dict(enumerate(good.values())))
     for entry in attempts(good[name], None, rng):
-        yield Attempt(f"[{name!r}] {entry.label}", {**good, name: entry.value})
+        must = entry.must if entry.must == "refuse" else ""
+        yield Attempt(f"[{name!r}] {entry.label}", {**good, name: entry.value}, must)
 
 
 def _modules(good: nn.Module) -> Iterator[Attempt]:
@@ -290,9 +315,9 @@ def is_finite(result: Any, depth: int = 0) -> bool:
     if isinstance(result, list | tuple):
         return all(is_finite(entry, depth + 1) for entry in result)
     if dataclasses.is_dataclass(result):
-        known = (f.name for f in dataclasses.fields(result) if f.name not in MAY_BE_INFINITE)
-        fields = (getattr(result, name) for name in known)
-        return all(is_finite(entry, depth + 1) for entry in fields)
+        kind, names = type(result).__name__, [f.name for f in dataclasses.fields(result)]
+        known = [name for name in names if (kind, name) not in NEED_NOT_BE_FINITE]
+        return all(is_finite(getattr(result, name), depth + 1) for name in known)
     return True
 
 
@@ -327,26 +352,25 @@ def is_same(first: Any, second: Any) -> bool:
     return True
 
 
-def inside_lines(frames: Any) -> str:
-    return " ".join(str(frame.line) for frame in frames)
-
-
-def is_of_the_user(error: BaseException) -> bool:
+def is_of_the_user(error: BaseException, chosen: Mapping[str, Attempt]) -> bool:
     """Return whether the user's model, loss or function raised an error."""
     frames = traceback.extract_tb(error.__traceback__)
-    inside = [frame.filename for frame in frames]
+    inside = [f.filename for f in frames if not f.name.startswith("__torch_")]  # on the way only
     last_own = max((i for i, name in enumerate(inside) if "/hyperribbon/" in name), default=-1)
-    beyond = inside[last_own + 1 :]
-    if isinstance(error, OwnError) or any("/torch/nn/modules/" in name for name in inside):
+    beyond = inside[last_own + 1 :]  # called by us, directly or not
+    if isinstance(error, OwnError) or any("/torch/nn/modules/" in name for name in beyond):
         return True
-    if isinstance(error, TypeError) and re.search(
-        r"(<lambda>|len)\(\) takes|has no len", str(error)
-    ):
+    if last_own >= 0 and any("errors/fuzz.py" in name for name in beyond):
         return True
-    if "truth value of an" in str(error) and "should_stop" in str(frames[-1].line):
-        return True  # a function that answers with an array
-    called = [name for name in beyond if last_own >= 0]
-    return any("/torch/nn/functional" in name or "errors/fuzz.py" in name for name in called)
+    given = {attempt.label.rpartition("] ")[2] for attempt in chosen.values()}
+    if isinstance(error, TypeError):  # a call of a function of the user that leaves no frame
+        takes = re.search(r"(<lambda>|len)\(\) takes", str(error))
+        length = "has no len" in str(error) or "len() of" in str(error)
+        return bool(
+            (takes and given & {"function", "takes nothing"}) or (length and "function" in given)
+        )
+    answered = "should_stop" in chosen and "should_stop" in str(frames[-1].line)
+    return answered and "truth value of an" in str(error)
 
 
 def _refusal_is_clear(call: Call, error: ArgumentError) -> bool:
@@ -374,7 +398,7 @@ def outcome(call: Call, chosen: dict[str, Attempt], good: Callable[[], Any]) -> 
     except Hang:
         return "hang"
     except BaseException as error:
-        if is_of_the_user(error):
+        if is_of_the_user(error, chosen):
             return ""
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if "/hyperribbon/" in frame.filename]
@@ -394,7 +418,9 @@ def judge(call: Call, chosen: dict[str, Attempt], result: Any, good: Callable[[]
     musts = {attempt.must for attempt in chosen.values()}
     if "refuse" in musts:
         return "accepted"
-    if not NOT_FINITE.search(call.name) and not is_finite(result):
+    brought = any(NOT_A_NUMBER.search(attempt.label) for attempt in chosen.values())
+    allowed = call.name in NAN_HAS_A_MEANING or (brought and call.name in HANDED_ON)
+    if not allowed and not is_finite(result):
         return f"not finite: {str(result)[:120]}"
     if NOT_NEGATIVE.search(call.name) and is_negative(result):
         return f"negative: {str(result)[:120]}"

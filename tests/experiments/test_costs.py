@@ -1,6 +1,9 @@
 """What experiments cost: measured, collected from runs, and estimated between bounds."""
 
 import math
+import os
+import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -63,6 +66,31 @@ def test_a_run_on_several_processes_does_not_tell_what_it_cost(tmp_path):
 
     run("ribbons/fig3", out=tmp_path, workers=Elsewhere())
     assert collect([tmp_path]) == {}
+
+
+def test_a_run_adds_up_what_its_processes_took(tmp_path, monkeypatch):
+    """One is killed after a while, and its time is that of the next heartbeat at the most."""
+    monkeypatch.setattr(costs, "_HEARTBEAT", 0.05)
+    file = tmp_path / "cost.json"
+
+    def spend(seconds):
+        end = time.process_time() + seconds
+        while time.process_time() < end:
+            pass
+
+    for _ in range(2):
+        if (pid := os.fork()) == 0:
+            with costs.Meter(file):
+                spend(0.3)
+                os.kill(os.getpid(), signal.SIGKILL)
+        os.waitpid(pid, 0)
+    with costs.Meter(file) as meter:
+        spend(0.1)
+        meter.add(os.getpid(), 5.0)  # counted already
+        meter.add(-1, 2.0)
+        found = meter.cost()
+    assert 2.1 + 2 * 0.1 < found["cpu_seconds"] <= 2.9
+    assert found["seconds"] > 0.3 and found["peak_megabytes"] > 10
 
 
 def test_what_a_stored_run_took_is_told_and_not_estimated():

@@ -107,7 +107,7 @@ def test_finished_tiles_are_kept_when_a_run_is_stopped(models, tmp_path, monkeyp
     streaming = Streaming(folder=tmp_path / "tiles", memory=SMALL)
     with pytest.raises(KeyboardInterrupt):
         stream_inpca(models, 2, streaming=streaming)
-    assert len(list((tmp_path / "tiles").glob("*.npy"))) == 7
+    assert len(list((tmp_path / "tiles").glob("*.safetensors"))) == 7
     monkeypatch.setattr(
         TileRule, "between", lambda self, P, Q=None: (formed.append(1), between(self, P, Q))[1]
     )

@@ -14,6 +14,7 @@ from torch import nn
 
 import hyperribbon as hr
 from hyperribbon.core import ArgumentError
+from hyperribbon.core.store.check import check_folder
 from hyperribbon.core.store.manifest import read_manifest
 from hyperribbon.subnetworks import Ticket, gradient_saliency, metric_of
 
@@ -45,10 +46,10 @@ def train(net):
     net.eval()
 
 
-def search(store=None, training=train, **options):
+def search(folder=None, training=train, **options):
     model = network()
     how = {"levels": 3, "fraction": 0.3, "seed": 4, **options}
-    return hr.find_ticket(model, training, metric_of(model, task()), store=store, **how)
+    return hr.find_ticket(model, training, metric_of(model, task()), folder=folder, **how)
 
 
 def same(one, other):
@@ -72,6 +73,18 @@ def test_masks_come_back(tmp_path):
         hr.Mask.load(tmp_path / "ticket.safetensors")
     with pytest.raises(ArgumentError, match="ticket"):
         Ticket.load(tmp_path / "mask.safetensors")
+
+
+def test_a_flipped_bit_of_a_mask_is_found(tmp_path):
+    path = tmp_path / "mask.safetensors"
+    hr.select(network(), fraction=0.4).save(path)
+    assert check_folder(tmp_path).is_whole
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(ArgumentError, match="checksum"):
+        hr.Mask.load(path)
+    assert not check_folder(tmp_path).is_whole
 
 
 def test_tickets_come_back(tmp_path):
@@ -115,10 +128,11 @@ def test_a_search_that_stops_anywhere_continues_to_the_same_ticket(tmp_path):
     same(found, search(training=plain))
     assert runs == 10  # one dense, three levels with two controls; none twice
     assert whole.levels != found.levels
-    manifest = read_manifest(tmp_path / "search")
-    assert len(manifest.files) == 11 and not manifest.find_damage(tmp_path / "search")
-    with pytest.raises(ArgumentError, match="other settings"):
-        search(tmp_path / "search", fraction=0.5)
+    (place,) = (tmp_path / "search").iterdir()
+    manifest = read_manifest(place)
+    assert len(manifest.files) == 10 and not manifest.find_damage(place)
+    for other in ({"fraction": 0.5}, {"params": "3.*"}):  # shares nothing
+        same(search(tmp_path / "search", **other), search(**other))
 
 
 SCRIPT = f"""
@@ -152,7 +166,7 @@ def test_a_search_that_is_killed_finds_the_same_ticket(tmp_path, kills):
         assert process.returncode == -signal.SIGKILL
     assert subprocess.run([*command, "0"], env=environment).returncode == 0
     same(Ticket.load(place), search())
-    assert 0 < len(list(store.glob("level-*.safetensors"))) == 9
+    assert len(list(store.glob("*/level-*.safetensors"))) == 9
 
 
 def test_schedules_end_at_the_same_share():

@@ -463,6 +463,16 @@ matrix: Check = functools.partial(check_array, ndim=2)
 """Return a matrix of finite numbers."""
 
 
+def design(argument: str, value: Any) -> np.ndarray:
+    """Check an argument: a matrix of finite numbers whose squares do not all vanish."""
+    found = check_array(argument, value, ndim=2)
+    largest = np.abs(found).max(initial=0.0)
+    if 0 < largest < 1 / _LARGEST:
+        reason = f"its largest entry is {largest:.3g}, and squares must not vanish"
+        raise ArgumentError(argument, found, reason, f"Give numbers from {1 / _LARGEST:g}.")
+    return found
+
+
 def non_negative(
     argument: str, value: Any, ndim: int | tuple[int, ...] | None = None
 ) -> np.ndarray:

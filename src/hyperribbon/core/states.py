@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import writing
+from hyperribbon.core.store.trees import STATE_KEY
 
 
 def load_state(path: str | Path) -> dict[str, torch.Tensor]:
@@ -35,7 +37,7 @@ def load_state(path: str | Path) -> dict[str, torch.Tensor]:
     if path.suffix == ".safetensors":
         try:
             return _load_safetensors(path)
-        except (SafetensorError, ValueError, TypeError) as error:
+        except (SafetensorError, ValueError, TypeError, KeyError) as error:
             raise ArgumentError(
                 "path", str(path), f"it is damaged or truncated ({error})", "Write it again."
             ) from None
@@ -94,7 +96,7 @@ def refusal(error: Exception) -> str:
 
 
 def save_state(path: Path, weights: Mapping[str, torch.Tensor]) -> None:
-    """Write named tensors as safetensors, atomically, keeping their order."""
+    """Write named tensors as safetensors, atomically, with their order and a checksum."""
     with writing(path) as temporary:
         temporary.write_bytes(_serialise(weights))
 
@@ -106,8 +108,19 @@ def header_size(weights: Mapping[str, torch.Tensor]) -> int:
 
 def _serialise(weights: Mapping[str, torch.Tensor]) -> bytes:
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in weights.items()}
-    # The format sorts tensors by type and name; the model's own order goes in the header.
-    return safetensors.torch.save(tensors, metadata={"order": json.dumps(list(tensors))})
+    # The format sorts tensors by type and name. One entry alone in the header: several would be
+    # written in an order of chance.
+    header = json.dumps({"order": list(tensors), "digest": _digest(tensors)})
+    return safetensors.torch.save(tensors, metadata={STATE_KEY: header})
+
+
+def _digest(tensors: Mapping[str, torch.Tensor]) -> str:
+    """Return the checksum of a state."""
+    total = hashlib.blake2b(digest_size=8)
+    for name, tensor in tensors.items():
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        total.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
 
 
 def _load_shards(index: Path) -> dict[str, torch.Tensor]:
@@ -134,8 +147,12 @@ def _load_shards(index: Path) -> dict[str, torch.Tensor]:
 
 def _load_safetensors(path: Path) -> dict[str, torch.Tensor]:
     with safe_open(path, framework="pt") as file:
-        names = list(file.keys())
-        order: list[str] = json.loads((file.metadata() or {}).get("order", "[]"))
+        names, about = list(file.keys()), file.metadata() or {}
+        own = json.loads(about.get(STATE_KEY, "{}"))
+        order: list[str] = own["order"] if own else json.loads(about.get("order", "[]"))
         if sorted(order) == sorted(names):
             names = order
-        return {name: file.get_tensor(name) for name in names}
+        state = {name: file.get_tensor(name) for name in names}
+        if own and own["digest"] != _digest(state):
+            raise ValueError("its checksum is wrong")
+        return state

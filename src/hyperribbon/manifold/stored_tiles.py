@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive, flag
-from hyperribbon.core.store import ensure_folder, read_json, write_json, writing
+from hyperribbon.core.store import ensure_folder, load_tree, read_json, save_tree, write_json
 from hyperribbon.manifold.distances import bhattacharyya
 from hyperribbon.manifold.predictions import Predictions, open_models
 from hyperribbon.manifold.tiles import PRECISIONS
@@ -131,12 +131,13 @@ class Distances:
         """Return a tile, read from the folder or computed (and then stored)."""
         path = self._path((row, column))
         if path is not None and path.exists():
-            return np.load(path)
+            stored = load_tree(path)
+            if stored["place"] == [row, column]:
+                return stored["tile"]
         other = None if row == column else self.blocks[column]
         tile = self.rule.between(self.blocks[row], other)
         if path is not None:
-            with writing(path) as temporary, temporary.open("wb") as file:
-                np.save(file, tile)
+            save_tree(path, {"place": [row, column], "tile": tile})
         return tile
 
     def __getstate__(self) -> dict[str, Any]:
@@ -154,7 +155,8 @@ class Distances:
         self.blocks = Predictions(self.models, self.rows, self.memory / 2)
 
     def _path(self, pair: tuple[int, int]) -> Path | None:
-        return None if self.folder is None else self.folder / f"{pair[0]:05d}-{pair[1]:05d}.npy"
+        name = f"{pair[0]:05d}-{pair[1]:05d}.safetensors"
+        return None if self.folder is None else self.folder / name
 
     def _check_folder(self, folder: Path) -> None:
         """Check that the stored tiles belong to these models."""
@@ -167,11 +169,17 @@ class Distances:
             "models": sha256(some.tobytes()).hexdigest()[:16],
         }
         header = folder / "tiles.json"
-        if header.exists() and read_json(header) != label:
+        try:
+            known = read_json(header, checksum=True) if header.exists() else label
+        except (OSError, ValueError) as error:
+            remedy = "Empty the folder, or choose another one."
+            reason = f"tiles.json is damaged ({error})"
+            raise ArgumentError("folder", str(folder), reason, remedy) from None
+        if known != label:
             reason = "it contains tiles of other models or of another distance rule"
             remedy = "Choose another folder, or empty this one."
             raise ArgumentError("folder", str(folder), reason, remedy)
-        write_json(header, label)
+        write_json(header, label, checksum=True)
 
 
 def rows_in_a_block(shape: tuple[int, ...], rule: TileRule, memory: float) -> int:

@@ -191,6 +191,9 @@ def variance_flatness(
         raise ArgumentError("trajectory", found.modes, reason, "Use at least three modes.")
     H = check_finite("curvature", project(curvature, found.modes))
     variances, curvatures = found.eigenvalues, np.diag(H).copy()
+    if not variances.max() > np.finfo(float).tiny / np.finfo(float).eps:
+        reason = f"its weights do not move: their largest variance is {variances.max():.3g}"
+        raise ArgumentError("trajectory", found.modes, reason, "Record a training that goes on.")
     moving = variances > _NOTHING * variances.max()
     window = found.window or found.samples
     memory = fit_memory(found.projections[:, moving], window, lines=found.window is not None)

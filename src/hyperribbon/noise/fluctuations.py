@@ -75,7 +75,8 @@ class LayerFluctuations(Result, plot="plot_layer_fluctuations"):
         no_prediction: Why nothing is predicted; empty where something is.
         captured: Share of the layer's variance along the modes.
         noise_change: Gradient noise along the modes in the first and in the last tenth of the
-            steps, over its mean; both one in a stationary state. NaN for a trajectory.
+            steps, over its mean; both one in a stationary state. NaN for a trajectory
+            and without a prediction.
         broken: Assumptions of the theory that do not hold here, one sentence each.
     """
 

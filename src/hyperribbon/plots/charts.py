@@ -64,7 +64,7 @@ class Curve:
         check_choice("style", self.style, ("line", "points", "both"))
         checks.flag("dashed", self.dashed)
         if self.color is not None:
-            checks.whole("color", self.color)
+            object.__setattr__(self, "color", checks.whole("color", self.color))
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,9 @@ class Bars:
         _check_series(self, {name: (len(self.names),) for name in ("values", *given)})
         if self.errors is not None and (np.asarray(self.errors) < 0).any():
             raise ArgumentError("errors", self.errors, "some are negative", "Give half-lengths.")
-        for position in () if self.colors is None else self.colors:
-            checks.whole("colors", position)
+        if self.colors is not None:
+            colors = tuple(checks.whole("colors", position) for position in self.colors)
+            object.__setattr__(self, "colors", colors)
         checks.text("label", self.label)
 
 

@@ -83,7 +83,9 @@ def class_axis(outputs: Any, targets: Any, loss: Any = None) -> int | None:
     Outputs have one more axis than labels. Where both are possible, torch's losses put the classes
     on the second axis, and other losses on the last.
     """
-    labelled = isinstance(targets, torch.Tensor) and not targets.is_floating_point()
+    labelled = isinstance(targets, torch.Tensor) and not (
+        targets.is_floating_point() or targets.is_complex()
+    )
     if not labelled or not isinstance(outputs, torch.Tensor) or outputs.ndim != targets.ndim + 1:
         return None
     for axis in (1, -1) if _has_classes_second(loss) else (-1, 1):
@@ -109,8 +111,16 @@ def count_right(
 
     Returns:
         The number of correct labels, and of labels that are not ignored.
+
+    Raises:
+        ArgumentError: A label is of no class.
     """
     told = (targets != (RiskLoss if loss is None else loss).ignore_index).reshape(len(targets), -1)
+    classes, labels = outputs.shape[axis], targets.reshape(told.shape)[told]
+    if labels.numel() and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        reason = f"its labels are from {int(labels.min())} to {int(labels.max())}"
+        remedy = f"The outputs have {classes} classes: give labels from 0 to {classes - 1}."
+        raise ArgumentError("data", "targets", reason, remedy)
     right = (outputs.argmax(axis) == targets).reshape(told.shape) & told
     return right.sum(1), told.sum(1)
 
@@ -275,6 +285,8 @@ class Predictor:
         if self._source is None:
             try:
                 self._source = read(model, self._probe, has_targets=False)
+                for part in tensors(self._source.some(1)):
+                    check_readable("data", part)
             except ArgumentError as error:
                 error.rename("probe")
                 raise

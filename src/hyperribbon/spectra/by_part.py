@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from typing import Annotated as Float
 
 import numpy as np
+import torch
 from torch import nn
 
 from hyperribbon.core.checks import ArgumentError, count, positive, validate
@@ -16,6 +19,7 @@ from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.core.result import Result, frame
+from hyperribbon.core.store import Kept, content_digest
 from hyperribbon.operators import Hessian, Risk
 from hyperribbon.operators.risk_operator import RiskOperator
 from hyperribbon.spectra.eigensolvers import eigsh
@@ -113,6 +117,7 @@ def batch_sharpness(
     mode: str | None = "eval",
     tol: float = 1e-3,
     memory: float | None = None,
+    folder: str | Path | None = None,
     seed: int = 0,
 ) -> BatchSharpness:
     """Measure how the sharpness varies from mini-batch to mini-batch.
@@ -132,6 +137,7 @@ def batch_sharpness(
         mode: As for `hr.Risk`; in training mode batch norm has the statistics of each mini-batch.
         tol: Accuracy of the eigenvalues, as for `hr.eigsh`.
         memory: Bytes to stay below.
+        folder: Where every eigenvalue is kept: the same call continues there after it was killed.
         seed: Of the mini-batches and the solver.
 
     Returns:
@@ -162,11 +168,17 @@ def batch_sharpness(
     order = numpy_generator(seed, "batches").permutation(total)[: number * size]
     pieces = [np.sort(rows) for rows in order.reshape(number, size)]
 
+    objective = [] if folder is None else [risk.value(), risk.weights()]
+    kept = Kept(folder, *objective, size, mode, tol, seed)
+
     def largest(places: np.ndarray) -> tuple[float, float]:
-        source = risk.source.take(places)
-        part = Hessian(model, loss, source if mode == "eval" else source.fixed(size), **options)
-        found = eigsh(part, 1, tol=tol, eigenvectors=False, seed=seed)
-        return float(found.eigenvalues[0]), float(found.residuals[0])
+        def measure() -> tuple[float, float]:
+            source = risk.source.take(places)
+            part = Hessian(model, loss, source if mode == "eval" else source.fixed(size), **options)
+            found = eigsh(part, 1, tol=tol, eigenvectors=False, seed=seed)
+            return float(found.eigenvalues[0]), float(found.residuals[0])
+
+        return kept(content_digest(places), measure)
 
     values, residuals = np.array([largest(places) for places in pieces]).T
     pooled, error = largest(np.concatenate(pieces) if mode != "eval" else np.sort(order))
@@ -175,7 +187,13 @@ def batch_sharpness(
 
 @validate(k=count, tol=positive, precision=positive)
 def layer_curvature(
-    op: RiskOperator, k: int = 1, *, tol: float = 1e-3, precision: float = 0.01, seed: int = 0
+    op: RiskOperator,
+    k: int = 1,
+    *,
+    tol: float = 1e-3,
+    precision: float = 0.01,
+    folder: str | Path | None = None,
+    seed: int = 0,
 ) -> LayerCurvature:
     """Return leading eigenvalues and trace of every layer's diagonal block.
 
@@ -184,6 +202,8 @@ def layer_curvature(
         k: Eigenvalues per layer.
         tol: Accuracy of the eigenvalues, as for `hr.eigsh`.
         precision: Relative accuracy of the traces, as for `hr.trace`.
+        folder: Where the numbers of every layer are kept: the same call continues there after it
+            was killed.
         seed: Of the solver and the probes.
 
     Returns:
@@ -202,12 +222,22 @@ def layer_curvature(
         remedy = "Give hr.Hessian(model, loss, data)."
         raise ArgumentError("op", op, "expected an operator of a model", remedy)
     blocks = op.layers()
-    values, residuals = np.full((2, len(blocks), k), np.nan)
-    traces = [trace(block, precision=precision, seed=seed) for block in blocks.values()]
-    for place, block in enumerate(blocks.values()):
+
+    def measure(block: Any) -> dict[str, Any]:
+        whole = trace(block, precision=precision, seed=seed)
         found = eigsh(block, min(k, block.shape[0]), tol=tol, eigenvectors=False, seed=seed)
-        values[place, : len(found)] = host_array(found.eigenvalues)
-        residuals[place, : len(found)] = host_array(found.residuals)
+        own = {"eigenvalues": found.eigenvalues, "residuals": found.residuals}
+        return {**own, "trace": whole.value, "stderr": whole.stderr}
+
+    image = (
+        None if folder is None else op @ torch.ones(op.shape[1], dtype=op.dtype, device=op.device)
+    )
+    kept = Kept(folder, image, list(blocks), k, tol, precision, seed)
+    layers = [kept(f"layer-{n}", partial(measure, b)) for n, b in enumerate(blocks.values())]
+    values, residuals = np.full((2, len(blocks), k), np.nan)
+    for place, found in enumerate(layers):
+        values[place, : len(found["eigenvalues"])] = host_array(found["eigenvalues"])
+        residuals[place, : len(found["residuals"])] = host_array(found["residuals"])
     sizes = np.array([float(block.shape[0]) for block in blocks.values()])
-    means, errors = np.array([[t.value, t.stderr] for t in traces]).T
-    return LayerCurvature(tuple(blocks), sizes, values, residuals, means, errors)
+    traces, errors = np.array([[found["trace"], found["stderr"]] for found in layers]).T
+    return LayerCurvature(tuple(blocks), sizes, values, residuals, traces, errors)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,6 +13,7 @@ from torch import nn
 from hyperribbon.core import ArgumentError, Mask, checks, derive_seed
 from hyperribbon.core.checks import check_finite, validate
 from hyperribbon.core.result import Result
+from hyperribbon.core.store import Kept, content_digest
 from hyperribbon.subnetworks.evaluation import Metric
 from hyperribbon.subnetworks.operations import Initializer, reinitialize, rerandomize
 from hyperribbon.subnetworks.states import State, eligible_names, layer_of, state_of
@@ -92,6 +94,7 @@ def layer_criticality(
     draws: int = 3,
     tolerance: float = 0.1,
     higher_is_better: bool = True,
+    folder: str | Path | None = None,
     seed: int = 0,
 ) -> Criticality:
     """Measure which layers are critical by re-initialising and re-randomising each.
@@ -116,6 +119,8 @@ def layer_criticality(
         draws: Number of re-randomisations per layer.
         tolerance: Drop of the metric that separates robust from critical.
         higher_is_better: False for a loss.
+        folder: Where every evaluation is kept: the same call continues there after it was killed.
+            A metric is known by its values of the trained network.
         seed: Seed of the re-randomisations.
 
     Returns:
@@ -136,16 +141,24 @@ def layer_criticality(
     if reestimate is not dict:
         renewed = _samples(metric(reestimate(state)))
         before = renewed if sign * float((renewed - kept).mean()) > 0 else kept
+    kept_there = Kept(folder, before)
+
+    def measure(changed: State, *, renew: bool = True) -> torch.Tensor:
+        name = content_digest(changed, renew)
+        values = kept_there(
+            name, lambda: _samples(metric(reestimate(changed) if renew else changed))
+        )
+        return torch.as_tensor(values, device=before.device)
+
     results = []
     for block, names in blocks.items():
         mask = Mask({name: torch.ones_like(state[name], dtype=torch.bool) for name in names})
         changed = reinitialize(state, start, mask)
-        stored = _samples(metric(changed))
-        after = _samples(metric(reestimate(changed)))
+        stored, after = measure(changed, renew=False), measure(changed)
         drop, stderr = _mean(sign * (before - after))
         seeds = [derive_seed(seed, block, draw) for draw in range(draws)]
         drawn = (rerandomize(state, mask, source, seed=own) for own in seeds)
-        redrawn = torch.stack([_samples(metric(reestimate(own))).mean() for own in drawn])
+        redrawn = torch.stack([measure(own).mean() for own in drawn])
         results.append(
             LayerCriticality(
                 layer=block,

@@ -205,7 +205,7 @@ class Evaluator:
         if self._measure == "accuracy":
             return right, labels
         scores = outputs.movedim(self._axis, 1)
-        losses = F.cross_entropy(scores, targets, reduction="none").reshape(len(scores), -1)
+        losses = F.cross_entropy(scores, targets.long(), reduction="none").reshape(len(scores), -1)
         return losses.sum(1), labels
 
     def _losses(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import sqrt
+from pathlib import Path
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,6 +26,7 @@ from hyperribbon.core.checks import (
 )
 from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.core.result import Result, frame
+from hyperribbon.core.store import Kept, content_digest
 from hyperribbon.operators import Risk
 from hyperribbon.operators.risk.batches import cut
 from hyperribbon.operators.risk.data import Data
@@ -236,6 +238,7 @@ def prunable(
     held_out: bool | None = None,
     confidence: float = 0.95,
     forward: Forward | None = None,
+    folder: str | Path | None = None,
     seed: int = 0,
 ) -> Prunable:
     r"""Find how many of a network's weights can be zero, without retraining.
@@ -279,6 +282,7 @@ def prunable(
             It only changes how the answer names them.
         confidence: Level of the interval.
         forward: forward(model, batch) -> outputs or (outputs, targets), for other calls.
+        folder: Where every evaluation is kept: the same call continues there after it was killed.
         seed: Seed of the criterion "random" and of the bootstrap.
 
     Returns:
@@ -311,17 +315,19 @@ def prunable(
         ranking = rank(module, initial, include=include, **how)
     else:
         ranking = rank_units(module, initial, kind=granularity, **how)
+    whole = state_of("model", module)
+    kept = Kept(folder, None if folder is None else own(whole))
     with progress_bar(Console(stderr=True)) as progress:
         task = progress.add_task("pruning", total=_EVALUATIONS * (1 + own.is_normalised))
 
         def observe(state: State) -> torch.Tensor:
             progress.advance(task)
-            return own(state)
+            return kept(content_digest(state), lambda: own(state))
 
         return find_prunable(
             observe,
             own.reestimate if own.is_normalised else None,
-            state_of("model", module),
+            whole,
             ranking,
             tolerance=tolerance,
             metric=measure if isinstance(measure, str) else getattr(measure, "__name__", "metric"),

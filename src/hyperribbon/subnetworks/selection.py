@@ -206,6 +206,7 @@ def select(
         check_fraction("fraction", fraction)
     else:
         check_only_of_fractions(order, scope)
+    check_choice("of", of, ("units", "parameters"))
     if granularity == "weight":
         check_absent("of", None if of == "units" else of, "single weights are selected")
     how = {"criterion": criterion, "order": order, "scope": scope, "include": include}

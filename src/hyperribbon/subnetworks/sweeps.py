@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,7 +18,9 @@ from hyperribbon.core.checks import (
     torch_module,
     validate,
 )
+from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.core.result import Result, frame
+from hyperribbon.core.store import Kept, content_digest
 from hyperribbon.operators.risk.data import Data
 from hyperribbon.subnetworks.evaluation import Measure, StateMetric
 from hyperribbon.subnetworks.operations import prune, reinitialize
@@ -77,6 +80,7 @@ def sweep_selection(
     params: ParameterFilter = None,
     measure: Measure = "accuracy",
     calibration: Data = None,
+    folder: str | Path | None = None,
     seed: int = 0,
 ) -> Sweep:
     """Measure sub-networks over increasing fractions or upper thresholds.
@@ -100,6 +104,8 @@ def sweep_selection(
         measure: As in `evaluate_states`.
         calibration: Data for re-estimating the statistics of normalisation layers, see
             `Statistics`; by default the inputs of `data`.
+        folder: Where evaluations are kept, in groups of 16: the same call continues there after it
+            was killed.
         seed: Seed of the criterion "random".
 
     Returns:
@@ -128,10 +134,12 @@ def sweep_selection(
         for setting in settings.tolist()
     ]
     metric = StateMetric(model, data, measure, calibration=calibration)
-    stored = _evaluate_masks(metric, final, initial, masks, operation, reestimates=False)
+    whole = None if folder is None else metric(state_of("final", final))
+    kept = Kept(folder, whole)
+    stored = _evaluate_masks(metric, final, initial, masks, operation, kept, reestimates=False)
     values = stored
     if metric.is_normalised:
-        values = _evaluate_masks(metric, final, initial, masks, operation, reestimates=True)
+        values = _evaluate_masks(metric, final, initial, masks, operation, kept, reestimates=True)
     count = values.shape[1]
     return Sweep(
         settings=torch.from_numpy(settings),
@@ -150,6 +158,8 @@ def _evaluate_masks(
     initial: State | None,
     masks: list[Mask],
     operation: str,
+    kept: Kept,
+    *,
     reestimates: bool,
 ) -> torch.Tensor:
     """Return (masks, samples); only one group of states is in memory at a time."""
@@ -163,6 +173,12 @@ def _evaluate_masks(
         return {**changed, **same}
 
     groups = [masks[start : start + _GROUP] for start in range(0, len(masks), _GROUP)]
-    return torch.cat(
-        [metric.evaluator([change(mask) for mask in group]) for group in groups]
-    ).double()
+    start = None if initial is None else state_of("initial", initial)
+    found = [
+        kept(
+            content_digest(operation, reestimates, base, start, group),
+            lambda group=group: metric.evaluator([change(mask) for mask in group]),
+        )
+        for group in groups
+    ]
+    return torch.cat([tensor_of(values) for values in found]).double()

@@ -8,6 +8,7 @@ import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +33,9 @@ from hyperribbon.core.states import load_state, save_state
 from hyperribbon.core.store import (
     add_to_manifest,
     clear_leftovers,
+    config_hash,
     ensure_folder,
     make_folder,
-    read_json,
-    write_json,
 )
 from hyperribbon.subnetworks.evaluation import Metric
 from hyperribbon.subnetworks.operations import Initializer, prune, redraw
@@ -136,7 +136,7 @@ class Ticket(Result, plot="plot_columns"):
     metric=checks.function,
     levels=checks.count,
     score=checks.optional(checks.function),
-    store=checks.optional(checks.path),
+    folder=checks.optional(checks.path),
 )
 def find_ticket(
     model: nn.Module,
@@ -155,7 +155,7 @@ def find_ticket(
     params: ParameterFilter = None,
     branches: Sequence[str] = BRANCHES,
     initializer: Initializer | None = None,
-    store: str | Path | None = None,
+    folder: str | Path | None = None,
     seed: int = 0,
 ) -> Ticket:
     """Find a sub-network by iterative pruning with rewinding.
@@ -163,7 +163,7 @@ def find_ticket(
     Every level trains the surviving entries from the rewound weights, then removes the share
     `fraction` of them with the smallest score. Each training starts with random states of torch,
     numpy and Python that follow from `seed`, so that a search that was killed and is resumed from
-    its `store` finds the same ticket to the bit, if `train` is deterministic. Implements
+    its `folder` finds the same ticket to the bit, if `train` is deterministic. Implements
     Sec. 3.3 of [subnetworks], and with criterion="change" the comparison its Sec. 3.4 proposes.
 
     Args:
@@ -190,8 +190,8 @@ def find_ticket(
         branches: Controls to train at every level: "random", "reinitialized", both or none.
         initializer: Source of new starts for the branch "reinitialized", as in `rerandomize`; by
             default the start, shuffled within each parameter.
-        store: A folder that keeps every finished training; a search that was interrupted
-            continues there.
+        folder: Where every finished training is kept: the same call continues there after it was
+            killed. Calls with other settings or weights do not share trainings.
         seed: Seed of the controls, and of the random states that trainings start with.
 
     Returns:
@@ -216,12 +216,13 @@ def find_ticket(
     settings |= {"criterion": criterion, "score": score is not None, "include": include}
     settings |= {"branches": list(branches), "seed": seed, "start": _digest(start)}
     settings["rewind"] = _digest(rewound)
+    settings["params"] = eligible_names(model, include, params)
     shares = _shares(schedule, fraction, levels)
     with progress_bar(Console(stderr=True)) as progress:
         task = progress.add_task("trainings", total=1 + len(shares) * (1 + len(branches)))
-        folder = None if store is None else Path(store)
+        place = None if folder is None else Path(folder)
         run = _Trainings(
-            model, train, metric, seed, folder, settings, lambda: progress.advance(task)
+            model, train, metric, seed, place, settings, lambda: progress.advance(task)
         )
         trained, value = run("dense", rewound, None)
         records = [TicketLevel(1.0, value, dict.fromkeys(branches, value))]
@@ -271,18 +272,8 @@ class _Trainings:
         self._seed, self._folder = seed, folder
         if folder is None:
             return
-        make_folder(ensure_folder("store", folder))
-        clear_leftovers(folder)
-        listed = folder / "settings.json"
-        if not listed.is_file():
-            write_json(listed, settings)
-            add_to_manifest(folder, "ticket", [listed.name])
-        known = read_json(listed)
-        other = [name for name in settings if known.get(name) != settings[name]]
-        if other:
-            told = ", ".join(f"{n}={known.get(n)!r}" for n in other)
-            reason = f"it holds a search with other settings ({told})"
-            raise ArgumentError("store", str(folder), reason, "Give another folder.")
+        self._folder = make_folder(ensure_folder("folder", folder) / config_hash(settings))
+        clear_leftovers(self._folder)
 
     def __call__(
         self, name: str, start: State, pruned: Mask | None
@@ -388,7 +379,7 @@ def _value(metric: Metric, state: State) -> float:
     if isinstance(found, torch.Tensor):
         found = checks.tensor("metric", found).double().mean()
     value = as_number("metric", found)
-    if value != value:
-        reason = "it is NaN after training"
+    if not isfinite(value):
+        reason = f"it is {value} after training"
         raise ArgumentError("metric", value, reason, "Lower the learning rate.")
     return value

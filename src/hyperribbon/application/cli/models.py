@@ -29,6 +29,10 @@ Out = Annotated[
     Path,
     typer.Option(help="Folder for tables, figures and report.html; or an .html file for the page."),
 ]
+Folder = Annotated[
+    Path | None,
+    typer.Option(help="Where finished work is kept: the same command continues there."),
+]
 Seconds = Annotated[float, typer.Option("--seconds", "--budget", help="Time budget in seconds.")]
 
 
@@ -159,6 +163,7 @@ def prune_model(
         typer.Option("--held-out/--training", help="Whether the data were not trained on."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
+    folder: Folder = None,
     out: Annotated[
         Path | None, typer.Option(help="Also write the pruned weights, as .safetensors.")
     ] = None,
@@ -184,7 +189,7 @@ def prune_model(
     if checkpoint is not None:
         load_weights(model, checkpoint)
     options: dict[str, Any] = {"metric": metric, "granularity": granularity, "seed": seed}
-    options |= {"criterion": criterion, "held_out": held_out}
+    options |= {"criterion": criterion, "held_out": held_out, "folder": folder}
     found = prunable(model, loss, samples, tolerance, **options)
     console = Console(highlight=False, soft_wrap=True)
     console.print(found.summary(), markup=False)
@@ -283,6 +288,7 @@ def compare_models(
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed (default 0).")] = None,
     seconds: Seconds = 60.0,
+    folder: Folder = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the table and report.html; or an .html file for the page."),
@@ -300,9 +306,9 @@ def compare_models(
         reason = f"{len(places)} arguments given"
         remedy = "Give a factory and two checkpoints, or two folders of inspections."
         raise ArgumentError("FACTORY A B", " ".join(places), reason, remedy)
-    folder, page = (None, None) if out is None else check_out(out)
+    place, page = (None, None) if out is None else check_out(out)
     *factory, a, b = places
-    given = {"samples": samples, "groups": groups, "mode": mode, "seed": seed}
+    given = {"samples": samples, "groups": groups, "mode": mode, "seed": seed, "folder": folder}
     options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if factory:
         from hyperribbon.application.inspection.loading import load_factory, make_case
@@ -330,10 +336,10 @@ def compare_models(
     )
     replace(found, notes=notes).summary(console)
     if page is not None:
-        if folder is None:
+        if place is None:
             found.report(page)
         else:
-            write_report([found.save(folder)], page, title=" and ".join(names))
+            write_report([found.save(place)], page, title=" and ".join(names))
         console.print(f"\nThe report is {page}", markup=False, soft_wrap=True)
 
 

@@ -44,11 +44,12 @@ class Anisotropy(Result):
         eigenvalues: (k,), descending.
         trace: Of F, exact.
         frobenius: ‖F‖_F, the L2 norm of the spectrum, exact.
-        effective_ranks: (k,), exp of the entropy of each eigenvector's entries; None if not asked.
-        kurtoses: (k,), excess kurtosis of each eigenvector's entries; None if not asked.
+        effective_ranks: (k,), exp of the entropy of each eigenvector's entries, NaN for one of a
+            zero matrix; None if not asked.
+        kurtoses: (k,), excess kurtosis of each eigenvector's entries, likewise.
         eigenvectors: (P, m), those at the positions `kept`; None if none were kept.
         kept: Positions of the kept eigenvectors, 0 the leading one.
-        sample_shares: (N,), each sample's share in the trace.
+        sample_shares: (N,), each sample's share in the trace; NaN where that is zero.
         samples: N.
         outputs: "softmax" or "model".
         parameters: P.
@@ -232,14 +233,15 @@ def effective_ranks(vectors: torch.Tensor) -> torch.Tensor:
       p_i = |v_i| / \textstyle\sum_j |v_j|$$
 
     with 0·log 0 = 0. A column of one entry has 1, a constant one its length, a Gaussian one about
-    0.75 of it. Implements Eqs. (4.26) and (4.28) of [subnetworks].
+    0.75 of it, one of zeros NaN. Implements Eqs. (4.26) and (4.28) of [subnetworks].
 
     Args:
-        vectors: (P, k), no column zero.
+        vectors: (P, k).
     """
     total, logs = vectors.new_zeros(2, vectors.shape[1])
+    scale = vectors.abs().amax(0)
     for rows in vectors.split(_ROWS):
-        magnitudes = rows.abs()
+        magnitudes = rows.abs() / scale
         total += magnitudes.sum(0)
         logs += torch.special.xlogy(magnitudes, magnitudes).sum(0)
     return (total.log() - logs / total).exp()
@@ -251,15 +253,16 @@ def excess_kurtoses(vectors: torch.Tensor) -> torch.Tensor:
 
     $$K(v) = \frac1n\sum_i\Bigl(\frac{v_i-\mu}{\sigma}\Bigr)^4 - 3$$
 
-    Implements Eq. (4.25) of [subnetworks].
+    A constant column has NaN. Implements Eq. (4.25) of [subnetworks].
 
     Args:
-        vectors: (P, k), no column constant.
+        vectors: (P, k).
     """
-    mean = vectors.mean(0)
+    scale = vectors.abs().amax(0)
+    mean = (vectors / scale).mean(0)
     second, fourth = vectors.new_zeros(2, vectors.shape[1])
     for rows in vectors.split(_ROWS):
-        squares = (rows - mean).square_()
+        squares = (rows / scale - mean).square_()
         second += squares.sum(0)
         fourth += squares.square_().sum(0)
     return len(vectors) * fourth / second.square() - 3.0

@@ -11,6 +11,7 @@ from hyperribbon.core.store.atomic import (
     write_text,
     writing,
 )
+from hyperribbon.core.store.kept import Kept, content_digest
 from hyperribbon.core.store.manifest import add_to_manifest, finish_save, save_folder
 from hyperribbon.core.store.runs import (
     RunFolder,
@@ -22,11 +23,13 @@ from hyperribbon.core.store.runs import (
 from hyperribbon.core.store.trees import load_tree, save_tree
 
 __all__ = [
+    "Kept",
     "RunFolder",
     "Store",
     "add_to_manifest",
     "clear_leftovers",
     "config_hash",
+    "content_digest",
     "describe_environment",
     "git_commit",
     "ensure_folder",

@@ -53,9 +53,9 @@ from hyperribbon.core.store.trajectory_files import (
     records_folder,
     replace_records,
 )
-from hyperribbon.core.store.trees import TREE_KEY, load_tree
+from hyperribbon.core.store.trees import STATE_KEY, TREE_KEY, load_tree
 
-_JSON_FILES = ("run.json", "claims.json", "inspection.json")
+_JSON_FILES = ("run.json", "claims.json", "inspection.json", "tiles.json", "cost.json")
 _LEFTOVER = "left over from a killed process"
 
 
@@ -207,12 +207,20 @@ def find_damage(path: Path) -> str | None:
         return "" if is_run or path.name != "run.json" else "it does not describe a run"
     if path.suffix != ".safetensors":
         return None
+    if path.parent.name == "state":
+        return "" if _is_whole_resume_state(path) else "the resume state is damaged"
     try:
         open_regular(path).close()
         with safe_open(path, framework="numpy") as file:
-            if TREE_KEY not in (file.metadata() or {}):
-                return None
-        load_tree(path)
+            about = file.metadata() or {}
+        if TREE_KEY in about:
+            load_tree(path)
+        elif STATE_KEY in about:
+            from hyperribbon.core.states import load_state  # which needs torch
+
+            load_state(path)
+        else:
+            return "its header is damaged" if any("digest" in a for a in about.values()) else None
     except SafetensorError as error:
         return f"it is damaged ({error})"
     except (OSError, ArgumentError) as error:

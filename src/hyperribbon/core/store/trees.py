@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _ARRAY = "__array__"
 TREE_KEY = "checked tree"
 """Entry of the header that holds a tree and its checksum."""
+STATE_KEY = "checked state"
+"""Entry of the header of a file of named tensors: their order and checksum."""
 
 
 def save_tree(path: Path, tree: Any) -> None:

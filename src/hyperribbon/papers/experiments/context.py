@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -69,6 +71,7 @@ class Context:
         workers: Where items run; one after the other in this process by default.
         version: Version of the functions, in place of their `fingerprint`, by which a changed
             function is computed anew.
+        spent: Receives the process that did a piece, and its CPU time.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Context:
         progress: Progress | None = None,
         workers: Workers | None = None,
         version: str | None = None,
+        spent: Callable[[int, float], object] = lambda process, seconds: None,
     ) -> None:
         self.seed = seed
         self._parts = parts
@@ -86,6 +90,7 @@ class Context:
         self._progress = progress
         self._workers = workers or SerialWorkers()
         self._version = version
+        self._spent = spent
 
     def rng(self, *keys: str | int | float) -> np.random.Generator:
         """Return the numpy generator of a named stream of the experiment's context."""
@@ -163,7 +168,7 @@ class Context:
 
     def _fill(
         self,
-        work: Callable[..., bool],
+        work: Callable[..., tuple[bool, int, float]],
         function: Callable[..., Any],
         items: Sequence[Item],
         places: Sequence[Path],
@@ -185,7 +190,8 @@ class Context:
                 advance(len(jobs) - len(missing) - reported)
                 reported = len(jobs) - len(missing)
                 calls = [(function, item, place, patient) for item, place, _ in missing]
-                for finished in self._workers.run(work, calls):
+                for finished, process, seconds in self._workers.run(work, calls):
+                    self._spent(process, seconds)
                     advance(int(finished))
                     reported += finished
 
@@ -217,24 +223,32 @@ def computation_names(
     return [f"{label}-{config_hash(path, state, dict(item))}" for item in items]
 
 
-def _compute_once(function: Callable[[Item], Any], item: Item, file: Path, patient: bool) -> bool:
-    """Compute a file if it is missing; return False if another run is computing it."""
+def _compute_once(
+    function: Callable[[Item], Any], item: Item, file: Path, patient: bool
+) -> tuple[bool, int, float]:
+    """Compute a file if it is missing.
+
+    Returns:
+        False if another run is computing it; the process that did it, and its CPU time.
+    """
+    began = time.process_time()
     with _turn(file, patient) as mine:
         if mine and not file.exists():
             save_tree(file, function(item))
-        return mine
+        return mine, os.getpid(), time.process_time() - began
 
 
 def _fill_once(
     function: Callable[[Path, Item], None], item: Item, folder: Path, patient: bool
-) -> bool:
-    """Fill a shared folder if it is incomplete; return False if another run is filling it."""
+) -> tuple[bool, int, float]:
+    """Fill a shared folder if it is incomplete; return as `_compute_once` does."""
+    began = time.process_time()
     with _turn(folder, patient) as mine:
         if mine and not (folder / "complete").exists():
             make_folder(folder)
             function(folder, item)
             write_text(folder / "complete", "")
-        return mine
+        return mine, os.getpid(), time.process_time() - began
 
 
 @contextmanager

@@ -5,14 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 import sys
+import threading
+import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from hyperribbon.core.store import read_json, write_json
 from hyperribbon.papers.experiments.names import PRESETS
 from hyperribbon.papers.experiments.registry import Experiment
 
@@ -20,6 +25,8 @@ try:
     import resource
 except ImportError:  # not on this system: the memory stays unknown
     resource = None
+
+_HEARTBEAT = 2.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -90,11 +97,57 @@ def collect(stores: Sequence[str | Path]) -> dict[str, dict[str, list[float]]]:
     for store in stores:
         for path in sorted(Path(store).glob("*/run.json")):
             info = json.loads(path.read_text())
-            if "cpu_seconds" in info and "changed" not in info:
+            if {"cpu_seconds", "peak_megabytes"} <= info.keys() and "changed" not in info:
                 seconds = info["cpu_seconds"] / len(info.get("seeds", [0]))
                 cost = [round(seconds, 2), float(info["peak_megabytes"])]
                 found.setdefault(info["id"], {})[info["preset"]] = cost
     return found
+
+
+class Meter:
+    """What a run costs, summed over the processes that worked at it, killed ones too.
+
+    While it is entered, a file is written every two seconds that the next process adds to.
+
+    Args:
+        file: Where.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file, self._ended = file, threading.Event()
+        self._elsewhere = 0.0
+        try:
+            self._earlier: dict[str, float] = read_json(file, checksum=True)
+        except (OSError, ValueError):
+            self._earlier = dict.fromkeys(("seconds", "cpu_seconds", "peak_megabytes"), 0.0)
+
+    def __enter__(self) -> Meter:
+        self._began = time.monotonic(), time.process_time()
+        self._thread = threading.Thread(target=self._keep, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def add(self, process: int, seconds: float) -> None:
+        """Count CPU time that a process has spent on a piece of the run, unless it is this one."""
+        if process != os.getpid():
+            self._elsewhere += seconds
+
+    def cost(self) -> dict[str, float]:
+        """Return the time passed, the CPU time and the highest memory of one process so far."""
+        wall, cpu = time.monotonic() - self._began[0], time.process_time() - self._began[1]
+        spent = self._earlier["cpu_seconds"] + cpu + self._elsewhere
+        peak = max(self._earlier["peak_megabytes"], peak_megabytes())
+        seconds = round(self._earlier["seconds"] + wall, 2)
+        return {"seconds": seconds, "cpu_seconds": round(spent, 2), "peak_megabytes": round(peak)}
+
+    def _keep(self) -> None:
+        while not self._ended.wait(_HEARTBEAT):
+            with suppress(OSError):  # a full disk ends the run elsewhere
+                write_json(self._file, self.cost(), checksum=True)
 
 
 def peak_megabytes() -> float:

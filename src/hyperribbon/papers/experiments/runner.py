@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from hyperribbon.core.claims import Claim
 from hyperribbon.core.store import RunFolder, Store, writing
 from hyperribbon.core.store.atomic import write_text
 from hyperribbon.papers.experiments.context import Context, Progress
-from hyperribbon.papers.experiments.costs import peak_megabytes
+from hyperribbon.papers.experiments.costs import Meter
 from hyperribbon.papers.experiments.judging import LEVEL, at_smoke, combine
 from hyperribbon.papers.experiments.registry import Experiment, find_experiment
 from hyperribbon.papers.experiments.seeds import AUTO, SECONDS, check_seeds, run_seeds
@@ -82,8 +81,10 @@ def run(
         info["reduced"] = reduced
     folder = store.run(id, chosen, seed, **info)
 
+    meter = Meter(folder.parts / "cost.json")
+
     def context(one: int) -> Context:
-        return Context(one, folder.parts, store.shared, progress, workers)
+        return Context(one, folder.parts, store.shared, progress, workers, spent=meter.add)
 
     def judge(trees: list[Any], level: float) -> list[Claim]:
         claims = [experiment.claims(experiment.result(tree)) for tree in trees]
@@ -96,21 +97,23 @@ def run(
         if folder.is_complete:
             return folder
         if not folder.has_result:
-            started, cpu = time.monotonic(), time.process_time()
-            trees, level = run_seeds(
-                lambda one: experiment.compute(chosen, context(one)),
-                judge,
-                asked,
-                seed,
-                folder.parts,
-                SECONDS[preset],
-                experiment.comparisons,
-            )
+            with meter:
+                trees, level = run_seeds(
+                    lambda one: experiment.compute(chosen, context(one)),
+                    judge,
+                    asked,
+                    seed,
+                    folder.parts,
+                    SECONDS[preset],
+                    experiment.comparisons,
+                )
+            cost = meter.cost()
+            if not isinstance(workers, SerialWorkers | None):
+                del cost["peak_megabytes"]  # that of the others is not known
+            drawn = {"seeds": list(range(seed, seed + len(trees)))} if asked == AUTO else {}
+            folder.save_info(**drawn, **cost)
             folder.save_result(trees[0] if asked == 1 else {"seeds": trees, "level": level})
             context(seed).forget()
-            drawn = {"seeds": list(range(seed, seed + len(trees)))} if asked == AUTO else {}
-            seconds = round(time.monotonic() - started, 2)
-            folder.save_info(**drawn, seconds=seconds, **_cost(cpu, workers))
         found = folder.load_result()
         trees, level = ([found], LEVEL) if asked == 1 else (found["seeds"], found["level"])
         _draw(experiment, trees[0], folder, changed, reduced, (seed, len(trees)))
@@ -119,14 +122,6 @@ def run(
         claims = with_settings(claims, reduced, "Fewer than asked for")
         folder.save_claims(claims)
     return folder
-
-
-def _cost(start: float, workers: Workers | None) -> dict[str, float]:
-    """Return the cost of running an experiment in this process, if it did all of it."""
-    if workers is not None and not isinstance(workers, SerialWorkers):
-        return {}
-    seconds = round(time.process_time() - start, 2)
-    return {"cpu_seconds": seconds, "peak_megabytes": round(peak_megabytes())}
 
 
 def _caption(

@@ -67,7 +67,7 @@ class TrainingResult(Result, plot="plot_history"):
 
 
 class DivergenceError(RuntimeError):
-    """Exception of the training loop: the loss became NaN or infinite.
+    """Exception of the training loop: the loss, or a weight, became NaN or infinite.
 
     Attributes:
         step: Updates made before it; the model holds the weights after them.
@@ -162,7 +162,7 @@ def train(
         The initial and final weights, the history by epoch, and the number of steps.
 
     Raises:
-        DivergenceError: The loss became NaN or infinite.
+        DivergenceError: The loss, or a weight, became NaN or infinite.
 
     >>> from hyperribbon.papers.training.models import mlp
     >>> x = torch.linspace(-1, 1, 64).reshape(-1, 1)
@@ -239,6 +239,10 @@ def train(
                 if run.stopped:
                     break
     updater.zero_grad(set_to_none=True)
+    weights = (tensor for group in updater.param_groups for tensor in group["params"])
+    if not all(bool(tensor.isfinite().all()) for tensor in weights):  # of the last update
+        rate = updater.param_groups[0]["lr"]
+        raise DivergenceError(run.step, run.step // length, rate, run.history())
     return TrainingResult(initial, copy_state(model), run.history(), run.step)
 
 

@@ -227,6 +227,9 @@ def discrete_covariance(
     """
     X, Y = check_design(X, Y)
     H, samples = hessian(X), X.shape[1]
+    if not H.any():
+        reason = "its moments are zero, so the weights do not move"
+        raise ArgumentError("X", X, reason, "Give inputs of another scale.")
     additive = noise_covariance(X, Y, batch_size, replacement=replacement)
     factor = batch_factor(samples, batch_size, replacement)
     check_second_moments(X, lr, factor)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -46,18 +45,9 @@ from hyperribbon.core import checks
 from hyperribbon.core.checks import ArgumentError, check_absent, check_choice, validate
 from hyperribbon.core.devices.memory import free_memory
 from hyperribbon.core.devices.modes import plain_arithmetic
-from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.core.parameters import ParameterFilter
 from hyperribbon.core.progress import progress_bar
-from hyperribbon.core.store import (
-    add_to_manifest,
-    clear_leftovers,
-    ensure_folder,
-    finish_save,
-    load_tree,
-    make_folder,
-    save_tree,
-)
+from hyperribbon.core.store import Kept, finish_save
 from hyperribbon.operators.risk.forward import Forward
 
 _FILE = "inspection.json"
@@ -291,8 +281,7 @@ def compare(
     first, second = (Side(subject, groups, seed, where) for subject in chosen)
     with progress_bar(console or Console(stderr=True)) as progress:
         deadline = inf if budget is None else began + budget
-        place = None if folder is None else ensure_folder("folder", Path(folder))
-        return _compare(first, second, names, parts, k, seed, progress, deadline, place)
+        return _compare(first, second, names, parts, k, seed, progress, deadline, folder)
 
 
 def _check_apart(subject: Subject, mode: str | None) -> None:
@@ -318,16 +307,14 @@ def _compare(
     seed: int,
     progress: Progress,
     deadline: float,
-    folder: Path | None,
+    folder: str | Path | None,
 ) -> Comparison:
     def both(measure: Callable[[Subject], float]) -> tuple[np.ndarray, np.ndarray]:
         return a.each(measure), b.each(measure)
 
     losses = both(lambda group: group.risk.value())
     result = _Measured([paired("loss", "loss", *losses, a.shares)])
-    if folder is not None:
-        folder = make_folder(folder / _request(a, b, losses, k, seed))
-        clear_leftovers(folder)
+    kept = Kept(folder, a.where, b.where, k, seed, losses, *_networks(a, b))
     bases: list[torch.Tensor] = []
     skipped: list[str] = []
     began = time.monotonic()
@@ -379,7 +366,7 @@ def _compare(
             continue
         progress.update(task, description=label)
         try:
-            measured = _keep(folder, key, measure, a.vector.device)
+            measured = _measured(kept(key, measure), a.vector.device)
         except DeclinedError as error:
             why = f"{label[0].upper()}{label[1:]} was not compared: {error.reason}."
             measured = _Measured(notes=[why])
@@ -409,34 +396,23 @@ class _Measured:
         self.notes += other.notes
 
 
-def _keep(
-    folder: Path | None, key: str, measure: Callable[[], _Measured], device: torch.device
-) -> _Measured:
-    """Return a measurement of a comparison: the one in its folder, or a new one, kept there."""
-    if folder is None:
-        return measure()
-    file = folder / f"{key}.safetensors"
-    if not file.is_file():
-        save_tree(file, measure())
-        add_to_manifest(folder, "measurements", [own.name for own in folder.glob("*.safetensors")])
-    tree = load_tree(file)
+def _measured(found: Any, device: torch.device) -> _Measured:
+    """Return a measurement that may have been read from a folder."""
+    if isinstance(found, _Measured):
+        return found
     return _Measured(
-        [Difference(**{**entry, "groups": tuple(entry["groups"])}) for entry in tree["found"]],
-        [Shared(**entry) for entry in tree["shared"]],
-        tree["notes"],
-        [torch.from_numpy(basis).to(device) for basis in tree["bases"]],
+        [Difference(**{**entry, "groups": tuple(entry["groups"])}) for entry in found["found"]],
+        [Shared(**entry) for entry in found["shared"]],
+        found["notes"],
+        [torch.from_numpy(basis).to(device) for basis in found["bases"]],
     )
 
 
-def _request(a: Side, b: Side, losses: tuple[np.ndarray, ...], k: int, seed: int) -> str:
-    """Return a name for networks, samples and settings; other ones have another name."""
-    digest = hashlib.sha256(repr((a.where, b.where, k, seed)).encode())
-    for side, values in zip((a, b), losses, strict=True):
-        space = side.groups[0].risk.space
-        digest.update(repr((space.names, space.shapes, len(side.groups))).encode())
-        for array in (host_array(side.vector), values, side.shares):
-            digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()[:16]
+def _networks(a: Side, b: Side) -> list[Any]:
+    """Return what tells two networks and their groups of samples from others."""
+    spaces = [side.groups[0].risk.space for side in (a, b)]
+    own = [[space.names, space.shapes] for space in spaces]
+    return [*own, len(a.groups), *([side.vector, side.shares] for side in (a, b))]
 
 
 def _relative(a: Side, b: Side, seed: int) -> Difference:

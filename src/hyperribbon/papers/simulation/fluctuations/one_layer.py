@@ -100,7 +100,7 @@ class ChainStatistics:
 
 
 @validate(
-    X=checks.matrix,
+    X=checks.design,
     Y=checks.row,
     lr=checks.positive,
     batch_size=checks.count,
@@ -229,7 +229,7 @@ def simulate_one_layer(
 
 
 @validate(
-    X=checks.matrix,
+    X=checks.design,
     Y=checks.row,
     lr=checks.positive,
     batch_size=checks.count,

@@ -48,7 +48,7 @@ class TwoLayerEnsemble:
 
 
 @validate(
-    X=checks.matrix,
+    X=checks.design,
     Y=checks.matrix,
     W1=checks.matrix,
     W2=checks.matrix,
@@ -107,7 +107,7 @@ def _check_shapes(X: np.ndarray, Y: np.ndarray, W1: np.ndarray, W2: np.ndarray) 
 
 
 @validate(
-    X=checks.matrix,
+    X=checks.design,
     Y=checks.matrix,
     W1=checks.matrix,
     W2=checks.matrix,

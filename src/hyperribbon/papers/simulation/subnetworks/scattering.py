@@ -149,11 +149,12 @@ def scattering_features(
         batch_size: Images at a time.
 
     Raises:
-        ArgumentError: The images have fewer than three axes.
+        ArgumentError: There are none, or they have fewer than three axes.
     """
-    if images.ndim < 3:
-        raise ArgumentError("images", images, "expected images (n, C, H, W)", "Add the axes.")
+    if images.ndim < 3 or not images.numel():
+        raise ArgumentError("images", images, "expected images (n, C, H, W)", "Give some.")
     check_finite("images", images)
+    images = images if images.dtype == torch.float64 else images.float()
     shape = (images.shape[-2], images.shape[-1])
     transform = Scattering(shape, scales=scales, angles=angles, layers=layers)
     transform = transform.to(images.device, images.dtype)
