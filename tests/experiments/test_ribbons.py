@@ -32,7 +32,7 @@ def computed(tmp_path_factory):
     [
         ("fig3", ["head", "tail", "mean-falls"], ["mean-negligible"]),
         ("fig5", ["head", "tail"], []),
-        ("fig6", ["lemma-1", "lemma-3", "twice-as-fast", "three-regimes"], []),
+        ("fig6", ["lemma-1", "lemma-3", "twice-as-fast"], []),
         ("weight_decay", ["bound"], []),
         ("kernels", ["bound", "low-dimensional"], ["flat-kernel"]),
         ("sgd", ["bound-verified"], ["bound-printed", "trade-off", "constant"]),
@@ -111,7 +111,6 @@ _TRIPLED = {
     "weight_decay": {"variance_star": (2.0, 18.0, 2 / 9), "steps": (50, 150)},
 }
 _NOISE = {"simulation", "exact"}  # means of few models, which bands of 2% do not fit at this preset
-_NAMED = {"three-regimes"}  # whose setting names T and σ*
 _LONG = {"sgd"}
 
 
@@ -137,12 +136,9 @@ def test_no_verdict_depends_on_the_scale_of_the_targets_or_on_training_time(tmp_
         return {
             key: claim.expected.low <= claim.measured <= claim.expected.high
             for key, claim in names.items()
-            if key not in _NOISE | _NAMED
+            if key not in _NOISE
         }
 
-    for statement in module.STATEMENTS:
-        if statement.name in _NAMED:
-            assert "T = " in statement.setting and "σ*" in statement.setting
     first = {setting: values[0] for setting, values in _TRIPLED[name].items()}
     expected = verdicts(0, **first)
     changes = [
@@ -150,6 +146,32 @@ def test_no_verdict_depends_on_the_scale_of_the_targets_or_on_training_time(tmp_
     ]
     for number, (setting, value) in enumerate(changes, start=1):
         assert verdicts(number, **{**first, setting: value}) == expected, (setting, value)
+
+
+def test_three_regimes_are_found_where_they_are_and_not_elsewhere():
+    fig6 = import_module("hyperribbon.papers.experiments.ribbons.fig6")
+
+    def spectrum(*rates):
+        """Ten indices at each rate."""
+        return np.exp(-np.concatenate([[0.0], np.cumsum(np.repeat(rates, 10))]))
+
+    assert fig6._has_regimes(spectrum(0.5, 0.1, 0.4))
+    assert fig6._has_regimes(spectrum(0.5, 0.19, 0.4))
+    assert not fig6._has_regimes(spectrum(0.5, 0.5, 0.5))  # one rate
+    assert not fig6._has_regimes(spectrum(0.5, 0.3, 0.4))  # more than half as fast
+    assert not fig6._has_regimes(spectrum(0.5, 0.05, 0.09))  # a tail by less than e
+    assert not fig6._has_regimes(spectrum(0.09, 0.0, 0.4))  # a head by less than e
+    assert not fig6._has_regimes(np.exp(-np.r_[0, 1, 1, 1, 2, 3.0]))  # three indices
+    assert not fig6._has_regimes(np.append(spectrum(0.5, 0.1), 1e-14))  # a tail of rounding
+
+
+def test_settings_whose_bound_has_no_regimes_do_not_judge_them(computed):
+    fig6, result = computed("fig6")
+    few, many = np.array([[1, 1], [0, 1]]), np.repeat([[1, 1], [1, 0], [0, 0]], 30, axis=0)
+    found = fig6.measure(SimpleNamespace(**{**vars(result), "regimes": few}))["three-regimes"]
+    assert not found.comparable
+    found = fig6.measure(SimpleNamespace(**{**vars(result), "regimes": many}))["three-regimes"]
+    assert found.comparable and found.values == (0.5,)
 
 
 def test_the_ridge_is_found_where_it_is_and_not_elsewhere():

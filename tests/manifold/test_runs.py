@@ -171,6 +171,14 @@ def test_scikit_learn_conventions_hold():
     assert make_pipeline(hr.InPCA(2)).fit_transform(P).shape == (6, 2)
 
 
+def test_arrays_of_runs_of_different_lengths_are_recognised():
+    rng = np.random.default_rng(0)
+    regressions = [rng.standard_normal((4, 10)), rng.standard_normal((7, 10))]
+    assert hr.InPCA(2).fit(regressions).runs_.kind == "outputs"
+    with pytest.raises(ArgumentError, match=r"same samples and classes .*\(10, 1\) outputs"):
+        hr.InPCA(2).fit([rng.random((4, 10, 3)), regressions[0]])
+
+
 @pytest.mark.parametrize(
     ("runs", "match"),
     [

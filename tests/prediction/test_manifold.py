@@ -1,6 +1,7 @@
 """The predicted manifold beside trained networks, and what a prediction is made of."""
 
 import copy
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -151,6 +152,57 @@ def test_class_labels_and_batches_are_taken():
     )
     np.testing.assert_allclose(batched.covariance, whole.covariance, atol=1e-6)
     assert batched.stderr >= 0
+
+
+class OwnLoss(nn.Module):
+    """As the models of transformers: batches are dicts, outputs have logits and a loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(10, 3).double()
+
+    def forward(self, x, labels=None):
+        logits = self.layer(x)
+        loss = None if labels is None else nn.functional.cross_entropy(logits, labels)
+        return SimpleNamespace(loss=loss, logits=logits)
+
+
+class Penalised(OwnLoss):
+    """Its loss is no function of the outputs alone."""
+
+    def forward(self, x, labels=None):
+        found = super().forward(x, labels)
+        if labels is not None:
+            found.loss = found.loss + self.layer.weight.square().sum()
+        return found
+
+
+class Plain(OwnLoss):
+    def forward(self, x):
+        return super().forward(x).logits
+
+
+def test_a_model_with_a_loss_of_its_own_is_predicted_as_with_that_loss():
+    generator = torch.Generator("cpu").manual_seed(0)
+    X = torch.randn(8, 10, generator=generator, dtype=torch.float64)
+    labels = torch.randint(3, (8,), generator=generator)
+    batches = [{"x": X[:5], "labels": labels[:5]}, {"x": X[5:], "labels": labels[5:]}]
+    setting = {"steps": 4, "lr": 0.1, "initializations": 6}
+    own = hr.predict_manifold(OwnLoss(), None, batches, **setting)
+    given = hr.predict_manifold(Plain(), nn.CrossEntropyLoss(), (X, labels), **setting)
+    np.testing.assert_allclose(own.covariance, given.covariance, atol=1e-6)
+    assert own.measure(networks=2).runs == 2
+    with pytest.raises(ArgumentError, match="logits"):
+        hr.predict_manifold(Penalised(), None, batches, **setting)
+
+
+def test_targets_without_an_axis_of_outputs_have_the_same_prediction(data):
+    """The covariance averages over the last layer, also behind a squeeze."""
+    squeezed = nn.Sequential(two_layers(16), nn.Flatten(0))
+    flat = hr.predict_manifold(squeezed, nn.MSELoss(), (data[0], data[1][:, 0]), steps=4, lr=0.05)
+    found = hr.predict_manifold(two_layers(16), nn.MSELoss(), data, steps=4, lr=0.05)
+    assert flat.start == found.start == "last layer"
+    np.testing.assert_allclose(flat.covariance, found.covariance, rtol=1e-9)
 
 
 def test_own_runs_are_compared_and_drawn(data):

@@ -150,9 +150,15 @@ def as_trajectories(X: Any) -> Trajectories | None:
         return Trajectories(X) if (Path(X) / "trajectory.json").is_file() else None
     if _is_run(X) or hasattr(X, "members"):
         return Trajectories(X)
-    if isinstance(X, list | tuple) and X and all(_is_run(run) for run in X):
+    if isinstance(X, list | tuple) and X and (all(map(_is_run, X)) or _are_unlike(X)):
         return Trajectories(X)
     return None
+
+
+def _are_unlike(arrays: Sequence[Any]) -> bool:
+    """Return whether arrays of one or no axis of outputs are runs of different lengths."""
+    shapes = {np.shape(run) for run in arrays if isinstance(run, np.ndarray) or is_tensor(run)}
+    return len(shapes) > 1 and all(np.ndim(run) in (2, 3) for run in arrays)
 
 
 def _is_run(run: Any) -> bool:

@@ -99,12 +99,14 @@ def _find_last_layer(model: nn.Module, batches: list[torch.Tensor]) -> str | Non
     """Return the name of the linear layer whose outputs are the model's, or None."""
     layers = {name: m for name, m in model.named_modules() if type(m) is nn.Linear}
     given, whole = _calls(model, layers, batches[:1])
+    if not isinstance(whole[0], torch.Tensor):
+        return None
     owners = [id(p) for m in model.modules() for p in m.parameters(recurse=False)]
     for name, layer in layers.items():
         own = owners.count(id(layer.weight)) == 1
         if own and len(given[name]) == 1 and given[name][0].ndim == 2:
             with torch.no_grad():
-                if torch.equal(layer(given[name][0]), whole[0]):
+                if torch.equal(layer(given[name][0]).flatten(), whole[0].flatten()):
                     return name
     return None
 

@@ -26,6 +26,7 @@ from hyperribbon.core.checks import (
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.core.result import Result, frame
 from hyperribbon.operators import NTK, Risk
+from hyperribbon.operators.risk.batches import move
 from hyperribbon.prediction.initial import average_last_layer, draw_networks
 from hyperribbon.theory.ribbons import Ribbon, dimensions_of
 
@@ -265,7 +266,8 @@ def predict_manifold(
 
     Args:
         model: Any module; its copies are initialised anew, and it is not changed.
-        loss: Of outputs and targets, such as nn.MSELoss() or nn.CrossEntropyLoss().
+        loss: As `hr.Risk` takes it: of outputs and targets, such as nn.MSELoss(), or None for a
+            model whose outputs have a loss of their own.
         data: As `hr.Risk` takes them; a few hundred samples.
         steps: T, points of each trajectory, the first before training.
         lr: Learning rate of gradient descent.
@@ -281,8 +283,8 @@ def predict_manifold(
         runs of your own.
 
     Raises:
-        ArgumentError: The data have more outputs than a dense kernel takes, the loss is not one of
-            outputs and targets, or the linearised training diverges at this learning rate.
+        ArgumentError: The data have more outputs than a dense kernel takes, the loss is not known
+            as a function of the outputs, or the linearised training diverges at this learning rate.
     """
     problem = _Problem(model, loss, data, init=init, mode=mode, memory=memory, seed=seed)
     scale = problem.squared_scale()
@@ -448,30 +450,22 @@ class _Problem:
         memory: float | None,
         seed: int,
     ) -> None:
-        self.model, self.loss, self.init, self.seed = model, loss, init, seed
+        self.model, self.init, self.seed = model, init, seed
         self.risk = Risk(model, loss, data, mode=mode, memory=memory)
+        self.criterion = self.risk.criterion
+        self.criterion.check_factored("predict_manifold")
         chunks = list(self.risk.chunks())
-        outputs = torch.cat([chunk.point.outputs.detach() for chunk in chunks])
-        self.shape = outputs.shape
-        if outputs.numel() > _MOST_OUTPUTS:
-            reason = f"{len(outputs)} samples have {outputs.numel()} outputs"
+        outputs = [chunk.point.outputs for chunk in chunks]
+        self.shape = torch.Size([sum(len(part) for part in outputs), *outputs[0].shape[1:]])
+        if self.shape.numel() > _MOST_OUTPUTS:
+            reason = f"{self.shape[0]} samples have {self.shape.numel()} outputs"
             remedy = f"Give a subset with at most {_MOST_OUTPUTS} outputs."
-            raise ArgumentError("data", f"{len(outputs)} samples", reason, remedy)
-        if loss is None or any(not isinstance(c.targets, torch.Tensor) for c in chunks):
-            reason = "the prediction needs a loss of outputs and targets"
-            raise ArgumentError("loss", loss, reason, "Give such a loss, and targets.")
-        self.targets = torch.cat([chunk.targets for chunk in chunks]).cpu()
+            raise ArgumentError("data", f"{self.shape[0]} samples", reason, remedy)
+        self.targets = [
+            (len(part), move(chunk.targets, torch.device("cpu")))
+            for part, chunk in zip(outputs, chunks, strict=True)
+        ]
         self.inputs = [chunk.inputs for chunk in chunks]
-        whole, value = float(self._value(outputs.double().cpu())), self.risk.value()
-        if abs(whole - value) > 1e-3 * max(abs(value), 1e-6):
-            reason = f"on all samples at once it is {whole:.6g}, and in batches {value:.6g}"
-            raise ArgumentError("loss", loss, reason, "Give a mean over samples.")
-
-    def _value(self, outputs: torch.Tensor) -> torch.Tensor:
-        targets = self.targets
-        if targets.is_floating_point():
-            targets = targets.to(outputs.dtype)
-        return self.loss(outputs.reshape(self.shape), targets)
 
     def draw(self, networks: int) -> Iterator[nn.Module]:
         """Yield newly initialised networks whose training is predicted."""
@@ -517,9 +511,10 @@ class _Problem:
 
     def output_gradient(self, f: torch.Tensor) -> torch.Tensor:
         """Return ∇L at outputs f (nC,)."""
-        with torch.enable_grad():
-            f = f.detach().requires_grad_()
-            return torch.autograd.grad(self._value(f), f)[0]
+        counts, targets = zip(*self.targets, strict=True)
+        parts = zip(f.detach().reshape(self.shape).split(counts), targets, strict=True)
+        slopes = [self.criterion.gradient(part, target) for part, target in parts]
+        return torch.cat(slopes).flatten() / self.risk.amount
 
     def squared_scale(self) -> float | None:
         """Return s if ∇L(f) = s(f − y) for all outputs f, else None."""
