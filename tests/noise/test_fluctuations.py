@@ -11,7 +11,8 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import hyperribbon as hr
 from hyperribbon.core import ArgumentError
-from hyperribbon.noise.fluctuations import _gradients, _noise
+from hyperribbon.noise.mode_predictions import gradients_of_steps, noise_of_gradients
+from hyperribbon.noise.weight_records import principal_modes
 
 LOSS = nn.MSELoss()
 
@@ -55,7 +56,7 @@ def stored_weights(model, optimizer, data, steps, name):
 def test_it_equals_a_computation_from_stored_weights():
     model, data = network(), batches()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.5)
-    found = hr.fluctuations(model, LOSS, data, optimizer, steps=300, samples=None)
+    found = hr.fluctuations(model, LOSS, data, optimizer, steps=300, k=20, samples=None)
     means = {}
     for layer in ("0", "2"):
         rows, moved = stored_weights(model, optimizer, data, 300, f"{layer}.weight")
@@ -85,6 +86,23 @@ def test_little_memory_keeps_the_leading_modes():
     for layer in ("0", "2"):
         np.testing.assert_allclose(small[layer].variances, whole[layer].variances, rtol=1e-2)
         assert small[layer].captured == pytest.approx(whole[layer].captured, abs=1e-3)
+
+
+@pytest.mark.parametrize("shape", [(300, 60), (60, 300), (300, 700)])
+def test_principal_modes_are_those_of_the_singular_values(shape):
+    """Beyond 256 rows and columns they are found from random sums, and nearly the same."""
+    draws = np.random.default_rng(0)
+    scale = np.arange(1.0, min(shape) + 1) ** -0.8
+    left = np.linalg.qr(draws.normal(size=(shape[0], min(shape))))[0]
+    right = np.linalg.qr(draws.normal(size=(shape[1], min(shape))))[0]
+    rows = torch.from_numpy((left * scale) @ right.T)
+    modes, along = principal_modes(rows, 10)
+    exact = min(shape) <= 256
+    seen = torch.linalg.vector_norm(along, dim=0).numpy()
+    np.testing.assert_allclose(seen, scale[:10], rtol=1e-9 if exact else 0.02)
+    np.testing.assert_allclose(modes.T @ modes, np.eye(10), atol=1e-12)
+    np.testing.assert_allclose(rows @ modes, along, atol=1e-12)
+    np.testing.assert_allclose(along.T @ along, np.diag(seen**2), atol=1e-12)
 
 
 def test_nothing_of_the_user_changes():
@@ -270,9 +288,8 @@ def synthetic(drift):
     return hr.fluctuations(model, LOSS, loader, optimizer, steps=1000, samples=None)
 
 
-@pytest.mark.parametrize("drift", [0.5, 5.0])
-def test_psi_of_moving_weights_is_marked(drift):
-    found = synthetic(drift)
+def test_psi_of_moving_weights_is_marked():
+    found = synthetic(0.5)
     layer = found[""]
     assert not layer.stationary
     assert not found.to_frame()["stationary"].any()
@@ -285,6 +302,19 @@ def test_psi_of_moving_weights_is_marked(drift):
     assert found.plot().get_legend_handles_labels()[1] == ["not stationary"]
     assert layer.plot().get_legend().get_title().get_text() == "not stationary"
     assert "not stationary" in layer.flatness.plot().get_legend_handles_labels()[1][-1]
+
+
+def test_a_direction_of_drift_is_left_out_of_psi():
+    found = synthetic(5.0)
+    layer = found[""]
+    low, high = layer.flatness.interval
+    assert low < 2 < high
+    assert high - low < 1
+    assert list(layer.resolved) == [False, True, True, True, True, True]
+    assert layer.stationary
+    assert layer.moments_needed > 2000
+    assert f"all in at least {layer.moments_needed:,} records" in layer.summary()
+    assert any("1 of 6 modes decorrelate" in text for text in layer.broken)
 
 
 def test_psi_of_weights_that_stay_is_not_marked():
@@ -321,7 +351,7 @@ def test_gradients_follow_from_the_steps(options):
         weights.append(model[0].weight.detach().reshape(-1).clone())
         gradients.append(model[0].weight.grad.reshape(-1).clone())
     path = torch.stack(weights).numpy()
-    found = _gradients({"0": SimpleNamespace(projections=path)}, {"lr": 0.05, **options})
+    found = gradients_of_steps({"0": SimpleNamespace(projections=path)}, {"lr": 0.05, **options})
     true = torch.stack(gradients).numpy()[-len(found) :]
     np.testing.assert_allclose(found, true, atol=1e-9 * abs(true).max())
     assert len(found) >= 19
@@ -336,10 +366,10 @@ def test_noise_is_the_covariance_of_the_gradients():
     for xi in noise:
         gradients.append(H @ weights + xi)
         weights = weights - 0.1 * gradients[-1]
-    np.testing.assert_allclose(_noise(np.array(gradients), None), expected, atol=0.03)
+    np.testing.assert_allclose(noise_of_gradients(np.array(gradients), None), expected, atol=0.03)
     epochs = noise[:40_000].reshape(-1, 4, 2)
     epochs = epochs - epochs.mean(axis=1, keepdims=True)  # sums to zero in every epoch of four
-    found = _noise(epochs.reshape(-1, 2), 4)
+    found = noise_of_gradients(epochs.reshape(-1, 2), 4)
     inside = np.diff(epochs, axis=1).reshape(-1, 2)
     np.testing.assert_allclose(
         inside.T @ inside / len(inside) / 2 * 0.75, 0.75 * expected, atol=0.03

@@ -88,3 +88,26 @@ def test_linearized_networks_take_every_kind_of_data():
         noise.linearize(model, inputs)
     with pytest.raises(ArgumentError, match="targets"):
         noise.linearize(model, (inputs, targets[:, :1]))
+
+
+def test_a_model_at_the_mean_weights(recorded):
+    model, _, trajectory = recorded
+    found = noise.weight_covariance(trajectory)
+    rows = torch.stack([trajectory.weights(i)["first.weight"] for i in range(len(trajectory))])
+    before = model.first.weight.clone()
+    mean = found.model_at_mean(model)
+    torch.testing.assert_close(mean.first.weight, rows.mean(dim=0))
+    assert mean.second.weight is mean.first.weight
+    assert torch.equal(mean.body.weight, model.body.weight)
+    assert torch.equal(model.first.weight, before)
+    with pytest.raises(ArgumentError, match=r"does not have a parameter"):
+        found.model_at_mean(nn.Linear(3, 1))
+
+
+def test_records_that_fit_in_memory_are_read_once(recorded, monkeypatch):
+    _, _, trajectory = recorded
+    read = []
+    weights = hr.Trajectory.weights
+    monkeypatch.setattr(hr.Trajectory, "weights", lambda s, i: read.append(i) or weights(s, i))
+    noise.weight_covariance(trajectory)
+    assert len(read) <= len(trajectory) + 3  # the first and the last also say what is there

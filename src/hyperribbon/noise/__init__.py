@@ -6,7 +6,7 @@ from hyperribbon.noise.flatness import (
     VarianceFlatness,
     variance_flatness,
 )
-from hyperribbon.noise.fluctuations import Fluctuations, LayerFluctuations, fluctuations
+from hyperribbon.noise.fluctuations import fluctuations
 from hyperribbon.noise.gradient_noise import (
     GradientNoise,
     compare_noise,
@@ -15,6 +15,7 @@ from hyperribbon.noise.gradient_noise import (
     noise_scale,
     proportionality,
 )
+from hyperribbon.noise.layer_fluctuations import Fluctuations, LayerFluctuations
 from hyperribbon.noise.linearized import LinearizedNetwork, linearize
 from hyperribbon.noise.stationarity import Stationarity, autocorrelation_time, stationarity
 from hyperribbon.noise.stationary import (

@@ -32,7 +32,7 @@ from hyperribbon.theory import fluctuations as theory
 if TYPE_CHECKING:
     import pandas as pd
 
-_SEEN = 10  # times that the slowest mode must fit into the record, and into a window
+SEEN = 10  # times that the slowest mode must fit into the record, and into a window
 _BATCHES = 8  # of each half
 _EQUAL = 1e-6  # relative difference of curvatures below which it is rounding
 _NOTHING = 1e-12  # part of the largest variance below which there is none
@@ -199,7 +199,7 @@ def variance_flatness(
     memory = fit_memory(found.projections[:, moving], window, lines=found.window is not None)
     times = np.ones(len(variances))
     times[moving] = memory.times
-    resolved = _SEEN * times <= (found.window or found.samples)
+    resolved = SEEN * times <= (found.window or found.samples)
     usable = (variances > 0) & (curvatures > 0)
     doubt = "" if (resolved & usable).sum() >= 3 or usable.sum() < 3 else _doubt(times, found)
     if doubt and strict:
@@ -366,7 +366,7 @@ def _warn(result: VarianceFlatness, found: WeightCovariance) -> None:
             stacklevel=3,
         )
     if not result.stationarity.stationary:
-        shortest = int(np.ceil(_SEEN * result.times[result.resolved].max(initial=1)))
+        shortest = int(np.ceil(SEEN * result.times[result.resolved].max(initial=1)))
         fits = found.window is None and 2 * shortest <= found.samples
         window = f"remove steady motion with window= of at least {shortest}, " if fits else ""
         warnings.warn(

@@ -81,11 +81,12 @@ def autocorrelation_time(series: np.ndarray) -> Float[np.ndarray, "k"]:
 
 
 @validate(projections=_columns)
-def stationarity(projections: np.ndarray) -> Stationarity:
+def stationarity(projections: np.ndarray, *, times: np.ndarray | None = None) -> Stationarity:
     """Test whether the mean of weights along given modes is fixed.
 
     Args:
         projections: (n, k), weights along k modes at n moments, in order of time.
+        times: (k,), their correlation times, where they are known.
 
     Returns:
         The p-value of a fixed mean, the drift, and whether the series may be trusted.
@@ -104,7 +105,7 @@ def stationarity(projections: np.ndarray) -> Stationarity:
     if not moving.any():
         return Stationarity(1.0, 0.0, float(n), True)
     series, variance = series[:, moving], variance[moving]
-    times = autocorrelation_time(series)
+    times = autocorrelation_time(series) if times is None else np.asarray(times)[moving]
     difference = series[-third:].mean(axis=0) - series[:third].mean(axis=0)
     expected = 2 * variance * times / third
     statistic = float(np.sum(difference**2 / expected))

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from typing import Annotated as Float
 
 import numpy as np
 import torch
+from torch import nn
 
 from hyperribbon.core.checks import (
     ArgumentError,
@@ -18,6 +20,7 @@ from hyperribbon.core.checks import (
     count,
     instance,
     tensor,
+    torch_module,
     validate,
     whole,
 )
@@ -86,6 +89,29 @@ class WeightCovariance(Result):
     def width(self) -> int:
         """Number of weights P of the weight covariance."""
         return len(self.mean)
+
+    @validate(model=torch_module)
+    def model_at_mean(self, model: nn.Module) -> nn.Module:
+        """Return a copy of a model with the mean weights, where curvature is to be measured.
+
+        Its other entries, such as the statistics of batch norm, are those of the model.
+
+        Raises:
+            ArgumentError: It has other weights than the trajectory.
+
+        >>> model = nn.Linear(2, 1, bias=False)
+        >>> moments = np.arange(24.0).reshape(12, 2)
+        >>> weight_covariance(moments).model_at_mean(model).weight.tolist()
+        [[11.0, 12.0]]
+        """
+        copied = copy.deepcopy(model)
+        space = ParameterSpace.of_model(copied, params=list(self.sizes) or None)
+        check_same_weights("model", space.dimension, space, self)
+        tensors = dict(copied.named_parameters())
+        with torch.no_grad():
+            for name, value in space.unflatten(torch.from_numpy(self.mean)).items():
+                tensors[name].copy_(value)
+        return copied
 
 
 def check_same_weights(
@@ -304,6 +330,7 @@ class _Rows:
         if window is not None:
             self._block = max(1, self._block // window) * window
         self.removed = 0.0
+        self._whole: np.ndarray | None = None  # all rows, where one block holds them
 
     def __len__(self) -> int:
         return max(0, self._stop - self._start)
@@ -342,7 +369,12 @@ class _Rows:
     def _rows(self, first: int, last: int) -> np.ndarray:
         if isinstance(self._source, np.ndarray):
             return self._source[first:last]
-        return np.stack([self._row(index) for index in range(first, last)])
+        if self._whole is None:
+            block = np.stack([self._row(index) for index in range(first, last)])
+            if len(block) < len(self):
+                return block
+            self._whole = block
+        return self._whole
 
     def _row(self, index: int) -> np.ndarray:
         if isinstance(self._source, np.ndarray):

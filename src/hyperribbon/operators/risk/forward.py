@@ -51,6 +51,7 @@ def call(model: nn.Module, batch: Any, forward: Forward | None = None) -> tuple[
 
     Raises:
         ArgumentError: The model does not take these inputs.
+        TypeError: The model raises it itself.
     """
     inputs, targets = split(batch)
     if forward is not None:
@@ -59,9 +60,12 @@ def call(model: nn.Module, batch: Any, forward: Forward | None = None) -> tuple[
             outputs, targets = outputs
     else:
         args, named = _arguments(inputs)
-        if not isinstance(batch, torch.Tensor):
-            _check_inputs(model, args, named)
-        outputs = model(*args, **named)
+        try:
+            outputs = model(*args, **named)
+        except TypeError:
+            if not isinstance(batch, torch.Tensor):
+                _check_inputs(model, args, named)
+            raise
     if not isinstance(outputs, torch.Tensor):
         outputs = getattr(outputs, "logits", outputs)
     return outputs, targets
