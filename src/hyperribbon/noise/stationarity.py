@@ -9,7 +9,7 @@ from typing import Annotated as Float
 import numpy as np
 from scipy.stats import chi2
 
-from hyperribbon.core.checks import ArgumentError, check_array, validate
+from hyperribbon.core.checks import ArgumentError, check_array, check_shape, validate
 from hyperribbon.core.result import Result, frame
 
 if TYPE_CHECKING:
@@ -95,6 +95,9 @@ def stationarity(projections: np.ndarray, *, times: np.ndarray | None = None) ->
         ArgumentError: Fewer than 12 records.
     """
     series = np.asarray(projections, dtype=np.float64)
+    known = None if times is None else check_array("times", times, ndim=1)
+    if known is not None:
+        check_shape("times", known, (series.shape[1],), f"there are {series.shape[1]} modes")
     n = len(series)
     if n < 12:
         reason = "a test of the mean needs at least 12 records"
@@ -105,7 +108,7 @@ def stationarity(projections: np.ndarray, *, times: np.ndarray | None = None) ->
     if not moving.any():
         return Stationarity(1.0, 0.0, float(n), True)
     series, variance = series[:, moving], variance[moving]
-    times = autocorrelation_time(series) if times is None else np.asarray(times)[moving]
+    times = autocorrelation_time(series) if known is None else known[moving]
     difference = series[-third:].mean(axis=0) - series[:third].mean(axis=0)
     expected = 2 * variance * times / third
     statistic = float(np.sum(difference**2 / expected))
