@@ -12,6 +12,7 @@ from hyperribbon.core.checks import (
     check_fraction,
     check_positive,
     check_positive_int,
+    validate,
 )
 
 
@@ -59,3 +60,15 @@ def test_errors_survive_the_trip_from_a_worker_process(error):
 def test_paths_are_not_shortened():
     path = "/" + "/".join(["folder"] * 30)
     assert path in str(ArgumentError("file", path, "it is damaged", "Fetch it again."))
+
+
+def test_an_error_about_an_entry_of_a_list_names_its_place():
+    def take(state):
+        raise ArgumentError("state", state, "it is empty", "Fill it.")
+
+    @validate()
+    def take_second(states):
+        take(states[1])
+
+    with pytest.raises(ArgumentError, match=r"^states\[1\]=\{\}: it is empty"):
+        take_second([{"a": 1}, {}])

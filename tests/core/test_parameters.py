@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from hyperribbon.core import ArgumentError, Mask, ParameterSpace
+from hyperribbon.core.parameters import copies_of
 
 
 class Tied(nn.Module):
@@ -117,3 +118,13 @@ def test_frozen_parameters_of_a_module_are_named_one_by_one():
     model[0].bias.requires_grad_(False)
     assert ParameterSpace.of_model(model, ["0"]).names == ("0.weight",)
     assert ParameterSpace.of_model(model, ["0", "0.bias"]).names == ("0.weight", "0.bias")
+
+
+def test_equal_tensors_are_copies_unless_they_are_constant():
+    """New biases and scales are equal without being tied."""
+    state = {"a": torch.ones(3), "b": torch.ones(3), "c": torch.arange(3.0)}
+    state["d"], state["e"] = state["c"].clone(), state["a"]
+    groups = copies_of(state)
+    assert groups["a"] == groups["e"] == ["a", "e"]
+    assert groups["b"] == ["b"]
+    assert groups["c"] == groups["d"] == ["c", "d"]

@@ -148,7 +148,7 @@ class TimeShare:
 
     @property
     def spent(self) -> float:
-        """Time spent recording, including the current record."""
+        """Time spent recording so far, by which the cadence is limited."""
         return self._spent + self.beside + _since(self._recording_since)
 
     @property

@@ -108,7 +108,7 @@ def count_records(every: Cadence, total: str | None) -> int | None:
 
 
 def optimizer_bytes(optimizer: Any) -> int:
-    """Return the estimated bytes of an optimiser's state after its first step.
+    """Return the estimated disk space of an optimiser's state after its first step.
 
     Adam keeps two numbers for each weight (three with amsgrad), SGD with momentum one.
     """

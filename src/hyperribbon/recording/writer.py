@@ -46,7 +46,7 @@ class BackgroundWriter(Generic[T]):
         self.seconds = 0.0
 
     def put(self, item: T, size: int) -> None:
-        """Add an item of a given size in bytes; blocks while too much is pending."""
+        """Add an item for the writer, of a size in bytes; block while too much is pending."""
         with self._changed:
             self._changed.wait_for(lambda: not self._bytes or self._bytes + size <= _PENDING_BYTES)
             self._pending.append((item, size))

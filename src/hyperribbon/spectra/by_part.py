@@ -157,7 +157,7 @@ def batch_sharpness(
     risk = Risk(model, loss, data, **options)
     size = risk.source.batch_size if batch_size is None else batch_size
     if size is None:
-        remedy = "Give batch_size=, that of the training, or a DataLoader."
+        remedy = "Give batch_size=, as in training, or a DataLoader."
         raise ArgumentError("batch_size", None, "these data do not come in batches", remedy)
     total = risk.source.total or 0
     number = min(batches, total // size)

@@ -240,7 +240,7 @@ def _optimizer(
         )
     if name != "sgd" and state is None:
         reason = "the stability limit of Adam depends on its second moments"
-        remedy = "Save torch.save(optimizer.state_dict(), 'adam.pt') after training, and give it."
+        remedy = "After training, torch.save(optimizer.state_dict(), 'adam.pt'); give that file."
         raise ArgumentError("--optimizer-state", None, reason, remedy)
     rate = 1.0 if lr is None else check_positive("--lr", lr)
     options = {"momentum": momentum} if name == "sgd" else {}

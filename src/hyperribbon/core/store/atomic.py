@@ -185,7 +185,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def make_folder(folder: Path) -> Path:
-    """Create a folder and its parents; when this returns their names are on disk."""
+    """Create a folder and its parents atomically; when this returns their names are on disk."""
     if not folder.is_dir():
         if folder.parent != folder:
             make_folder(folder.parent)
@@ -234,7 +234,7 @@ def file_digest(path: Path) -> str:
 
 
 def sync(path: Path) -> None:
-    """Wait until the content of a file, or the names in a folder, are on disk."""
+    """Sync a file's content, or the names in a folder, to disk before this returns."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -110,7 +110,7 @@ def _digest(structure: str, arrays: dict[str, np.ndarray]) -> str:
 
 
 def tree_frame(tree: Any) -> pd.DataFrame:
-    """Return every number of a tree as a table: name, index in its array ("2,0"), value.
+    """Return every number of a stored tree as a table: name, index in its array ("2,0"), value.
 
     >>> tree_frame({"loss": [0.5, np.ones(2)]})
           name index  value

@@ -532,7 +532,7 @@ def _random_error(model: nn.Module) -> ArgumentError:
 
 
 def _batch_norms(model: nn.Module) -> list[str]:
-    """Return the batch norms that normalise by the batch."""
+    """Return the batch norms that break the contract: they normalise by the batch."""
     return [
         name or "model"
         for name, module in model.named_modules()

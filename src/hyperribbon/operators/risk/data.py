@@ -141,7 +141,7 @@ class Source:
 
     @property
     def has_fixed_batches(self) -> bool:
-        """Whether the samples stay in the batches that they come in."""
+        """Whether the risk's data stay in the batches that they come in."""
         return self._is_fixed
 
     @property
@@ -184,7 +184,7 @@ class Source:
         return other
 
     def few(self, number: int, seed: int) -> Source:
-        """Return a number of samples drawn at random, in their order; the first of a stream."""
+        """Return data of a few samples drawn at random, in their order; the first of a stream."""
         if self.total is None:
             return self._first(number)
         if number >= self.total:
@@ -201,7 +201,7 @@ class Source:
         return [self.take(np.sort(rows)) for rows in order.reshape(number, -1)]
 
     def share(self, rank: int, size: int) -> Source:
-        """Return the samples of one of several processes: consecutive ones, nearly equally many."""
+        """Return one process's share of the data: consecutive samples, nearly equally many."""
         if size == 1:
             return self
         return self.take(np.array_split(np.arange(self.total or 0), size)[rank])
@@ -241,7 +241,7 @@ class Source:
         return other
 
     def _first(self, number: int) -> Source:
-        """Return the first batches of a stream, enough for a number of samples."""
+        """Return the first batches of streamed data, enough for a number of samples."""
         other = copy.copy(self)
         other._kept, found = [], 0
         for batch in self._read():
@@ -289,7 +289,7 @@ class Source:
                 raise ArgumentError("data", leaf, reason, remedy)
 
     def _take(self, data: Iterable[Any]) -> None:
-        """Keep batches that are in memory already, or come once."""
+        """Keep the data's batches that are in memory already, or come once."""
         batches: list[Any] = []
         used = 0
         with preserve_random_state():
@@ -367,7 +367,7 @@ class Source:
         return [cut(batches[0], *ends) for ends in pairwise([*starts, count])]
 
     def _read(self) -> Iterator[Any]:
-        """Yield the batches of the reader; raise when a pass differs from the one before."""
+        """Yield the data's batches; raise when a pass differs from the one before."""
         reader = self._reader
         assert reader is not None
         place = -1
@@ -527,7 +527,7 @@ def _length_of(loader: Any) -> int | None:
 
 
 def _read_samples(loader: DataLoader[Any], places: Iterable[int]) -> Any:
-    """Return the batch of some samples, read by index."""
+    """Return the batch of some of the data's samples, read by index."""
     dataset: Any = loader.dataset
     indices = [int(place) for place in places]
     with preserve_random_state():
@@ -550,7 +550,7 @@ def _preserve_state(loader: Any) -> Generator[None]:
 
 
 def _check_repeats(loader: Iterable[Any]) -> None:
-    """Read some samples twice; raise when they differ (random augmentation)."""
+    """Read some of the data twice; raise when they differ (random augmentation)."""
     with _preserve_state(loader):
         dataset = getattr(loader, "dataset", None)
         if (
@@ -572,13 +572,13 @@ def _check_repeats(loader: Iterable[Any]) -> None:
 
 def _random_data_error(loader: Any) -> ArgumentError:
     """Return the error of data that are not the same when they are read again."""
-    reason = "the same sample read twice differs, so its transform is random (augmentation)"
+    reason = "a sample read twice has two values, so its transform is random (augmentation)"
     remedy = "Give the data without random transforms; the risk is then one fixed function."
     return ArgumentError("data", loader, reason, remedy)
 
 
 def _fingerprint(batch: Any) -> int:
-    """Return a number by which a batch is known again: of its shapes and of some entries."""
+    """Return a number by which a batch of data is recognised: of its shapes and some entries."""
     parts: list[tuple[tuple[int, ...], bytes]] = []
     for leaf in tensors(batch):
         flat = leaf.detach().reshape(-1)

@@ -80,7 +80,7 @@ class Verification:
         self._check_hvp(product, direction)
 
     def _either_way(self, check: Callable[[], None], point: Linearisation) -> None:
-        """Check J v, and by forward mode where the graph of Jᵀu has it wrong.
+        """Check J v by finite differences, in forward mode where the graph of Jᵀu has it wrong.
 
         A user's rule for Jᵀu may not be differentiable, which torch does not always notice.
 
@@ -98,7 +98,7 @@ class Verification:
                 raise error from None
 
     def _shift(self, direction: Block, evaluate: Evaluate) -> tuple[Shifted, torch.dtype]:
-        """Return results at shifted weights, in float64 where the first of them succeed there."""
+        """Return results at shifted weights for finite differences, in float64 where possible."""
         about = self.probe.function, self.probe.batch, direction, evaluate
         try:
             shifted = _ShiftedModel(*about, torch.float64)
@@ -170,7 +170,7 @@ def _outputs(function: ModelFunction, batch: Any) -> Mapping[str, torch.Tensor]:
 def _gradients(
     loss: Loss, direction: Block, function: ModelFunction, batch: Any
 ) -> Mapping[str, torch.Tensor]:
-    """Return the summed loss, its slope along a direction, and entries of its gradients.
+    """Return what finite differences are taken of: summed loss, its slope, gradient entries.
 
     They are those of training, of the model as it is.
     """

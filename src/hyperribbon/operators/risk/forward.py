@@ -74,7 +74,7 @@ def call(model: nn.Module, batch: Any, forward: Forward | None = None) -> tuple[
 def as_tensor(
     outputs: Any, batch: Any, forward: Forward | None, *, packs: bool
 ) -> tuple[torch.Tensor, Packing | None]:
-    """Return outputs as one tensor, and how several were packed into it.
+    """Return a forward pass's outputs as one tensor, and how several were packed into it.
 
     Args:
         outputs: As `call` returns them.
@@ -127,7 +127,7 @@ def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _pack(outputs: Any) -> tuple[Any, Packing | None]:
-    """Return several tensors with one row per sample side by side; anything else as it is."""
+    """Pack a forward pass's tensors with one row per sample side by side; others stay."""
     plain = dict(outputs) if isinstance(outputs, Mapping) else outputs
     leaves, structure = tree_flatten(plain)
     is_rows = [isinstance(x, torch.Tensor) and x.ndim and x.is_floating_point() for x in leaves]

@@ -78,7 +78,7 @@ def check_shape(targets: Any, outputs: torch.Tensor) -> None:
 def draw(
     sampler: Callable[..., torch.Tensor], seed: tuple[int, int], samples: int, shape: torch.Size
 ) -> torch.Tensor:
-    """Return random numbers (samples, *shape) for the data positions seed[1], seed[1] + 1, …."""
+    """Draw random numbers (samples, *shape) of a likelihood for data positions from seed[1] on."""
     stream, start = seed
     groups = range(start // _GROUP, (start + shape[0] - 1) // _GROUP + 1)
     drawn = [
@@ -126,7 +126,7 @@ class Categorical(Likelihood):
     def draw_scores(
         self, outputs: torch.Tensor, inputs: Any, samples: int, seed: tuple[int, int]
     ) -> torch.Tensor:
-        """Return p − e_y of drawn classes y."""
+        """Return the categorical likelihood's scores p − e_y of drawn classes y."""
         p = class_probabilities(outputs)
         uniform = draw(torch.rand, seed, samples, p[:, 0].shape)
         below = p.double().cumsum(1).unsqueeze(0) < uniform.to(p.device).unsqueeze(2)
@@ -367,7 +367,7 @@ class FromDistribution(Likelihood):
     def _draw_singly(
         self, outputs: torch.Tensor, samples: int, seed: tuple[int, int]
     ) -> torch.Tensor:
-        """Return targets drawn by the distribution itself, sample after sample."""
+        """Return targets that a likelihood's distribution draws itself, sample after sample."""
         stream, start = seed
         drawn: list[torch.Tensor] = []
         with torch.random.fork_rng(devices=gpu_numbers()):

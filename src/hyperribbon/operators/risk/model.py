@@ -120,7 +120,7 @@ class ModelFunction:
             return self.evaluate(batch)
 
     def evaluate(self, batch: Any) -> tuple[torch.Tensor, Any]:
-        """Return outputs and targets with the kernels that the model asks for.
+        """Return the model function's outputs and targets, with the kernels that it asks for.
 
         Raises:
             ArgumentError: The outputs have no sample axis, or several change their shapes.
@@ -176,7 +176,7 @@ class ModelFunction:
         return detach(found) if self._needs_grad else found
 
     def jvp(self, batch: Any, v: Mapping[str, torch.Tensor]) -> torch.Tensor:
-        """Return J v of a batch by forward mode, for v by name.
+        """Return the model function's J v of a batch by forward mode, for v by name.
 
         torch raises a RuntimeError where an operation has no rule for forward mode.
         """
@@ -197,7 +197,7 @@ class ModelFunction:
         return [self._theirs[leaf] for leaf in reached if leaf in self._theirs]
 
     def has_changed(self) -> list[str]:
-        """Return the leaves that an evaluation has written to."""
+        """Return the model function's leaves that an evaluation has written to."""
         return [name for name, leaf in self.leaves.items() if leaf._version > self._versions[name]]
 
     @contextmanager
@@ -317,7 +317,7 @@ class FunctionModel(nn.Module):
         return self._function(self._fill(self._tree), *inputs, **named)
 
     def _register(self, path: tuple[str, ...], tree: Any) -> Any:
-        """Return the tree with the places of the tensors instead of them."""
+        """Register a model function's tensors: return the tree with their places instead."""
         if isinstance(tree, torch.Tensor):
             return self._register_tensor(path or (_ALONE,), tree)
         if isinstance(tree, Mapping):
@@ -354,7 +354,7 @@ class FunctionModel(nn.Module):
         return _Place(path)
 
     def _fill(self, tree: Any) -> Any:
-        """Return the tree with the tensors that the module holds now."""
+        """Return a model function's tree with the tensors that the module holds now."""
         if isinstance(tree, _Place):
             *parents, name = tree.path
             return getattr(self.get_submodule(".".join(parents)), name)

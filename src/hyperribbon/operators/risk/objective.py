@@ -64,14 +64,14 @@ class Objective:
             raise
 
     def outputs(self, model: nn.Module, batch: Any) -> tuple[Any, Any]:
-        """Return the model's outputs on a batch as it returns them, and the batch's targets."""
+        """Return what the objective is computed from: the model's outputs, and the targets."""
         return call(model, batch, self._forward)
 
 
 def at_weights(
     model: nn.Module, call: Callable[[nn.Module, Any], Any]
 ) -> Callable[[Mapping[str, torch.Tensor], Any], Any]:
-    """Return call(model, batch) as a function of the model's tensors, by name, and of the batch."""
+    """Return an objective (model, batch) as a function of the model's tensors and the batch."""
     bound = _Bound(model, call)
 
     def function(weights: Mapping[str, torch.Tensor], batch: Any) -> Any:

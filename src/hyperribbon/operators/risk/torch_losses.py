@@ -452,8 +452,8 @@ def recognise(loss: Any) -> Loss:
         )
     if isinstance(loss, _OF_MORE):
         remedy = (
-            "Give a function: loss=lambda outputs, targets: ..., and what it needs with forward= "
-            "and in the targets."
+            "Give a function, loss=lambda outputs, targets: ..., and pass what else it needs "
+            "in the targets or through forward=."
         )
         raise ArgumentError("loss", loss, "it takes more than outputs and targets", remedy)
     module = _as_module(loss)

@@ -24,6 +24,9 @@ from hyperribbon.papers.experiments.statements import with_settings
 from hyperribbon.papers.experiments.workers import SerialWorkers, Workers
 from hyperribbon.plots.style import STYLE, label_logs
 
+FORMATS: dict[str, dict[str, None]] = {"png": {"Software": None}, "svg": {"Date": None}}
+"""Formats of a run's figures, and what is left out of their metadata."""
+
 _CAPTION_WIDTH = 90
 
 
@@ -164,7 +167,7 @@ def _draw(
 
 
 def _save_figure(figure: Figure, folder: Path, name: str) -> None:
-    for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None})):
+    for kind, metadata in FORMATS.items():
         with writing(folder / f"{name}.{kind}") as temporary:
             figure.savefig(temporary, format=kind, metadata=metadata)
         figure.set_layout_engine("none")  # both have the layout of the first

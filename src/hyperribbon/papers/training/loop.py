@@ -300,7 +300,7 @@ def as_history(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
 
 
 def copy_state(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return a copy of a model's state dict that later training does not change."""
+    """Return a copy of a model's state dict that the training loop does not change."""
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 

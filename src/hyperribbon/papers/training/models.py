@@ -40,7 +40,7 @@ def mlp(
     bias: bool = True,
     dtype: torch.dtype = torch.float32,
 ) -> nn.Sequential:
-    """Return a fully connected network; its layers are named layer1, layer2 and so on.
+    """Return a model: a fully connected network with layers layer1, layer2 and so on.
 
     Args:
         widths: Input size, hidden sizes, output size, such as (784, 256, 256, 256, 10).

@@ -88,7 +88,7 @@ def make_optimizer(
 
 
 def rate_factor(schedule: Schedule, epoch: int) -> float:
-    """Return the factor on the learning rate during an epoch (counted from 0).
+    """Return the optimiser's factor on the learning rate in an epoch (counted from 0).
 
     A mapping multiplies the rate by each factor from its epoch on: with
     {30: 0.2, 60: 0.2} the rate is η, 0.2 η from epoch 30, 0.04 η from epoch 60. A function returns
