@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import hyperribbon as hr
 from hyperribbon.core import ArgumentError
+from hyperribbon.noise.fluctuations import _affordable, _resolved_first
 from hyperribbon.noise.mode_predictions import gradients_of_steps, noise_of_gradients
 from hyperribbon.noise.weight_records import principal_modes
 
@@ -103,6 +104,22 @@ def test_principal_modes_are_those_of_the_singular_values(shape):
     np.testing.assert_allclose(modes.T @ modes, np.eye(10), atol=1e-12)
     np.testing.assert_allclose(rows @ modes, along, atol=1e-12)
     np.testing.assert_allclose(along.T @ along, np.diag(seen**2), atol=1e-12)
+
+
+def test_curvature_is_measured_along_resolved_modes_first():
+    times = np.array([900.0, 200.0, 5.0, 3.0, 2.0, 1.0])
+    assert list(_resolved_first(times, 1000, 3)) == [2, 3, 4]
+    assert list(_resolved_first(times, 1000, 5)) == [0, 2, 3, 4, 5]
+
+
+def test_many_layers_have_fewer_modes_and_samples():
+    """A fifth of the training pays for modes × samples; a Hessian product is 1.5 passes."""
+    layers = {str(i): SimpleNamespace(dimension=100) for i in range(20)}
+    few = dict(list(layers.items())[:3])
+    assert _affordable(None, "auto", 64_000, few) == (20, 142)
+    assert _affordable(None, "auto", 16_000, layers) == (5, 32)
+    assert _affordable(None, "auto", 480_000, layers) == (20, 160)
+    assert _affordable(7, None, 16_000, layers) == (7, None)
 
 
 def test_nothing_of_the_user_changes():

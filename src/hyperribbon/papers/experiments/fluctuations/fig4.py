@@ -134,7 +134,9 @@ def plot(result: Result) -> kit.Figure:
         color = kit.COLORS[column]
         left.semilogx(result.times, single[:, column], color=color, label=f"k = {mode}")
         left.semilogx(result.times, predicted[:, column], "--", color=color, lw=1)
-    left.set(xlabel=r"time $t = \lambda\tau$", ylabel=r"$z_k(t)/z_k^*$")
+    first = result.loss[0]
+    left.semilogx(result.times, result.loss / first, "-.", color="0.4", label="$L/L(0)$")
+    left.set(xlabel=r"time $t = \lambda\tau$", ylabel=r"$z_k(t)/z_k^*$, loss")
     left.set_title("solid: one run of SGD; dashed: Eq. (2.27)")
     left.legend()
     right.loglog(result.times, result.loss, color=kit.COLORS[0], label="loss, one run")
