@@ -1,8 +1,7 @@
 """Make the pictures of the documentation, and what the example of README.md prints.
 
 `make docs` calls it, so that the pages show what the present version does: the example's answers
-(answers.png), the first page of its report (report.png, with Chromium) and the charts of the demo
-(demo-*.svg).
+(answers.png) and the first page of its report (report.png, with Chromium).
 """
 
 from __future__ import annotations
@@ -14,8 +13,6 @@ import tempfile
 from contextlib import redirect_stdout
 from pathlib import Path
 
-import matplotlib as mpl
-
 from hyperribbon.application.inspection import Inspection
 from hyperribbon.application.inspection.answers.pictures import draw_answers
 
@@ -25,14 +22,6 @@ EXAMPLE = re.compile(r"```python\n(?P<code>.*?)```\n\n```text\n(?P<printed>.*?)`
 
 IMAGES = ROOT / "docs" / "images"
 CHROMIUM = "/usr/bin/chromium"
-CHARTS = {
-    "spectrum": "spectrum",
-    "noise": "noise-against-curvature",
-    "layers": "criticality",
-    "fractions": "fractions",
-    "path": "inpca",
-}
-"""Charts of the demo by the end of their file's name."""
 
 
 def run_example(text: str) -> tuple[str, Inspection]:
@@ -68,20 +57,6 @@ def photograph(found: Inspection) -> None:
         browser.close()
 
 
-def draw_demo() -> None:
-    """Train and inspect the demo's network, and save its charts."""
-    from rich.console import Console
-
-    from hyperribbon.application.cli.demo import train_and_inspect
-
-    with tempfile.TemporaryDirectory() as folder:
-        found = train_and_inspect(Path(folder), 10, 60.0, 0, Console(quiet=True))
-    for name, chart in CHARTS.items():
-        with mpl.rc_context({"svg.hashsalt": name}):
-            figure = found.plot(chart).figure
-            figure.savefig(IMAGES / f"demo-{name}.svg", metadata={"Date": None})
-
-
 def main() -> None:
     """Rewrite the page and the pictures."""
     page = ROOT / "README.md"
@@ -92,7 +67,6 @@ def main() -> None:
     figure = draw_answers(found.answers(), found.parts, found.config)
     figure.savefig(IMAGES / "answers.png", dpi=110, metadata={"Software": None})
     photograph(found)
-    draw_demo()
 
 
 if __name__ == "__main__":

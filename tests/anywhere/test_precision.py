@@ -45,7 +45,7 @@ ROUNDINGS = {
 # Elsewhere are differences of numbers that nearly cancel, and counts.
 PLACES = {
     "inspect": r"model\.(loss|gradient)|hessian\.(largest|smallest|trace)|gauss_newton|fisher|"
-    r"noise\.(trace|gradient|scale|share)|first_share",
+    r"noise\.(trace|gradient|scale|share)|(first|second)_share",
     "compare": r"\.\d+\.[ab]$",
     "compare_with_theory": r"chain\.(weights|moments)|rungs",
 }

@@ -10,7 +10,13 @@ from rich.console import Console
 from torch import nn
 
 from hyperribbon.application.cli.demo import WIDTHS
-from hyperribbon.application.inspection.answers import TERMS, Reference, answers, kind_of
+from hyperribbon.application.inspection.answers import (
+    TERMS,
+    Reference,
+    answers,
+    describe_usual,
+    kind_of,
+)
 from hyperribbon.application.inspection.answers.reference import usual_range
 from hyperribbon.application.inspection.quantities import (
     NOT_OVER_SAMPLES,
@@ -26,6 +32,7 @@ EVERYTHING = {
     "gauss_newton.share10": (0.7, 0.0),
     "gauss_newton.share50": (0.9, 0.0),
     "layers.first_share": (0.6, 0.0),
+    "layers.second_share": (0.2, 0.0),
     "noise.scale": (80.0, 9.0),
     "subnetworks.prunable": (0.8, 0.0),
     "subnetworks.baseline": (0.92, 0.0),
@@ -40,6 +47,7 @@ EVERYTHING = {
 def _numbers(**changes):
     values = {**EVERYTHING, **{key.replace("__", "."): value for key, value in changes.items()}}
     names = {"layers.first_share": "Share of the trace in its first layer, conv1 (Conv2d)"}
+    names["layers.second_share"] = "Share of the trace in its second layer, head (Linear)"
     names["subnetworks.baseline"] = "Accuracy of the trained network"
     return {
         key: Quantity(key, names.get(key, key), *value, "how", "sure", 512)
@@ -75,6 +83,7 @@ def test_there_are_at_most_six_each_with_a_number_and_an_explained_term():
     assert "SGD, η = 0.1 is at 50 ± 2% of its stability limit on 512 samples" in found[1].finding
     assert "80 ± 9" in found[3].finding
     assert "conv1 (Conv2d) holds 60%" in found[2].finding
+    assert "head (Linear) is second (20%)" in found[2].meaning and found[2].advice
     assert found[4].finding == (
         "Zeroing the smallest 80% of the weights lowers accuracy from 92.0% to 90.2% "
         "(512 samples, no retraining)."
@@ -93,6 +102,18 @@ def test_the_step_is_judged_by_its_limit(ratio, word):
 def test_the_batch_is_judged_by_the_noise_scale(scale, word):
     found = answers(_numbers(noise__scale=(scale, 1.0)), "", CONFIG)
     assert word in found[3].meaning + found[3].advice
+
+
+def test_samples_are_named_where_they_are_not_all():
+    all_of_them, other = ({**CONFIG, "total": total} for total in (512, 600))
+    assert answers(_numbers(), "", all_of_them)[0].finding == "The sharpness is 10 ± 0.5."
+    assert answers(_numbers(), "", other)[0].finding == "The sharpness is 10 ± 0.5 on 512 samples."
+
+
+def test_a_layer_with_a_close_second_does_not_stand_out():
+    layers = answers(_numbers(layers__second_share=(0.39, 0.0)), "", CONFIG)[2]
+    assert "no layer stands out" in layers.meaning
+    assert layers.advice == ""
 
 
 def test_little_that_was_measured_still_gives_answers():
@@ -163,8 +184,10 @@ def test_ranges_of_shares_negative_values_and_lower_bounds():
     assert low < -0.4 and -0.1 < high < 0
     bounds = [*_networks("noise_scale", 1.0, 2.0), _network("w", 4.0, "noise_scale", bound=True)]
     assert usual_range("noise_scale", bounds)[1] == np.inf
-    told = Reference("", tuple(bounds)).usual("noise_scale", "a", 100, 0.9)
-    assert "or more (3 a ones of 100 to 100 weights, accuracy 90% to 90%)" in told
+    reference = Reference("", tuple(bounds))
+    assert reference.usual("noise_scale", "a", 100, 0.9).endswith(" or more")
+    told = "Usual: nine in ten of 3 trained a networks of 100 to 100 weights, accuracy 90% to 90%."
+    assert reference.describe("a", 100, 0.9) == told
 
 
 def test_the_stored_networks_are_many_and_of_many_kinds():
@@ -202,8 +225,9 @@ def test_a_network_measured_otherwise_is_not_compared():
     numbers = {**_numbers(), "model.accuracy": accuracy}
     config = {**CONFIG, "parameters": 40_000}
     like = answers(numbers, "fully connected", {**config, "is_like_reference": True})
-    assert "Nine in ten similar networks" in like[0].usual
+    assert " to " in like[0].usual and f"Usual: {like[0].usual}." in like[0].beside
     assert all(answer.usual == "" for answer in answers(numbers, "fully connected", config))
+    assert describe_usual(numbers, "fully connected", config) == ""
 
 
 @pytest.mark.parametrize(
@@ -257,8 +281,8 @@ def test_the_summary_opens_with_answers_and_leaves_the_table_to_those_who_ask(tr
         console = Console(record=True, width=120, file=io.StringIO())
         found.summary(console, numbers=numbers)
         texts.append(console.export_text())
-    assert texts[0].splitlines()[1].strip().startswith("• The sharpness is")
-    assert texts[0].count(" • ") == len(found.answers()) <= 6
+    assert texts[0].splitlines()[1].startswith("• The sharpness is")
+    assert texts[0].count("• ") == len(found.answers()) <= 6
     assert "All numbers" not in texts[0]
     assert "how certain" in texts[1]
 

@@ -68,14 +68,14 @@ def test_a_trace_over_probes_says_so():
     assert level.statistics["trace"].certainty == PROBES
 
 
-def test_the_headline_names_the_fewest_and_the_most_samples(trained, quiet, monkeypatch):
+def test_the_headline_names_the_most_samples(trained, quiet, monkeypatch):
     model, loss, data, _ = trained
     subject = Subject(model, loss, data)
     parts = [
         Part("a", "", "", tuple(Quantity("a", "", 1.0, 0.0, "", "", n) for n in counts))
         for counts in ((0, 8), (64,))
     ]
-    assert _where(subject, parts, 8) == "8–64 samples drawn from 240"
+    assert _where(subject, parts, 8) == "64 samples drawn from 240 (fewer where stated)"
     assert _where(subject, parts[1:], 8) == "64 samples drawn from 240"
     assert _where(subject, [], 240) == "all 240 samples"
     monkeypatch.setattr(inspecting, "MEASUREMENTS", headlines.MEASUREMENTS)

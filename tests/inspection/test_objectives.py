@@ -10,7 +10,7 @@ from hyperribbon.core import ArgumentError
 from inspection.autograd import sharpest
 from inspection.language import language_model, tokens
 
-GAUSS_NEWTON = {"gauss_newton.trace", "noise.scale", "layers.first_share"}
+GAUSS_NEWTON = {"gauss_newton.trace", "noise.scale", "layers.first_share", "layers.second_share"}
 
 
 def failed(found):

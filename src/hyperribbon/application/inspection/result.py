@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.padding import Padding
 from rich.table import Table
 
-from hyperribbon.application.inspection.answers import Answer, answers
+from hyperribbon.application.inspection.answers import Answer, answers, describe_usual
 from hyperribbon.application.inspection.engine.clock import Budget
 from hyperribbon.application.inspection.quantities import Part, Quantity
 from hyperribbon.core import html
@@ -141,6 +141,12 @@ class Inspection(Result):
         numbers = {quantity.key: quantity for quantity in self}
         return answers(numbers, str(self.config.get("kind", "")), self.config)
 
+    @property
+    def similar(self) -> str:
+        """A sentence on the networks whose range the answers call usual, or ""."""
+        numbers = {quantity.key: quantity for quantity in self}
+        return describe_usual(numbers, str(self.config.get("kind", "")), self.config)
+
     def reading(self) -> list[str]:
         """Return the inspection in plain sentences, the answers first."""
         first = [answer.text for answer in self.answers()]
@@ -212,8 +218,9 @@ class Inspection(Result):
         said = words or str
         console.print(f"[bold]{escape(self.title)}[/] · {escape(self.where)}", highlight=False)
         for answer in self.answers():
-            line = f"• [bold]{escape(said(answer.finding))}[/] {escape(said(answer.beside))}"
-            console.print(Padding(line, (0, 0, 0, 1)), highlight=False)
+            finding, beside = (escape(said(text)) for text in (answer.finding, answer.beside))
+            console.print(f"• [bold]{finding}[/]", highlight=False)
+            console.print(Padding(beside, (0, 0, 0, 2)), highlight=False)
         if numbers:
             console.print(self._numbers())
         small = [
@@ -221,7 +228,7 @@ class Inspection(Result):
             for o in self.outcomes
             if o.status not in ("done", "skipped") or (o.status == "done" and o.reason)
         ]
-        small += [escape(said(self.skipped))] if self.skipped else []
+        small += [escape(said(line)) for line in (self.similar, self.skipped) if line]
         if words is None and not numbers:
             count = sum(1 for _ in self)
             small.append(f"{count} numbers: .table(); pictures and explanations: .report(path)")

@@ -39,6 +39,7 @@ def _write_files(inspection: Inspection, folder: Path) -> None:
         "statistics": {name: _plain(vars(q)) for name, q in inspection.statistics.items()},
         "missing": dict(inspection.missing),
         "skipped": inspection.skipped,
+        "similar": inspection.similar,
         "parts": [store_part(part, folder) for part in inspection.parts.values()],
         "outcomes": [vars(outcome) for outcome in inspection.outcomes],
     }

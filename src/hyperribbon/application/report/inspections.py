@@ -146,7 +146,7 @@ def _fill_answers(summary: Section, content: dict[str, Any], folder: Path) -> No
         )
         for entry in entries
     ]
-    summary.text = [str(content["skipped"])] if content.get("skipped") else []
+    summary.text = [str(content[key]) for key in ("similar", "skipped") if content.get(key)]
     summary.answers = answers
     if not answers:  # the sentences of the parts stand in their tabs
         summary.points = [str(sentence) for sentence in content["reading"]]

@@ -9,9 +9,9 @@ from hyperribbon.core.lazy import lazy_attributes
 
 if TYPE_CHECKING:
     from hyperribbon.application.inspection.answers.reference import Reference, kind_of
-    from hyperribbon.application.inspection.answers.sentences import Answer, answers
+    from hyperribbon.application.inspection.answers.sentences import Answer, answers, describe_usual
     from hyperribbon.application.inspection.answers.terms import TERMS, Term
 
-__all__ = ["TERMS", "Answer", "Reference", "Term", "answers", "kind_of"]
+__all__ = ["TERMS", "Answer", "Reference", "Term", "answers", "describe_usual", "kind_of"]
 
 __getattr__, __dir__ = lazy_attributes(__name__)

@@ -88,19 +88,21 @@ class Reference:
         accuracy: float | None,
         format: str = "",
     ) -> str:
-        """Say which values of a statistic similar networks have; "" when too few are known."""
-        similar = self.similar(kind, parameters, accuracy)
-        found = usual_range(statistic, similar)
+        """Return the range that nine in ten similar networks have; "" when too few are known."""
+        found = usual_range(statistic, self.similar(kind, parameters, accuracy))
         if found is None:
             return ""
-        known = [network for network in similar if statistic in network["statistics"]]
-        sizes = sorted(network["parameters"] for network in known)
-        scores = sorted(network["accuracy"] for network in known)
         low, high = (_format(end, format) for end in sorted(found, key=abs))
-        values = f"{low} or more" if inf in found else f"{low} to {high}"
+        return f"{low} or more" if inf in found else f"{low} to {high}"
+
+    def describe(self, kind: str, parameters: int, accuracy: float | None) -> str:
+        """Return a sentence on the networks whose range is called usual."""
+        similar = self.similar(kind, parameters, accuracy)
+        sizes = sorted(network["parameters"] for network in similar)
+        scores = sorted(network["accuracy"] for network in similar)
         return (
-            f"Nine in ten similar networks have {values} ({len(known)} {kind} ones of "
-            f"{sizes[0]:,} to {sizes[-1]:,} weights, accuracy {scores[0]:.0%} to {scores[-1]:.0%})."
+            f"Usual: nine in ten of {len(similar)} trained {kind} networks of {sizes[0]:,} to "
+            f"{sizes[-1]:,} weights, accuracy {scores[0]:.0%} to {scores[-1]:.0%}."
         )
 
 

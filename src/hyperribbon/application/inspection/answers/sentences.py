@@ -38,7 +38,7 @@ class Answer:
         term: Name of the explanation in `TERMS`.
         finding: The number with its uncertainty.
         meaning: What it means.
-        usual: What trained networks usually have, or "".
+        usual: The range of similar trained networks, or "".
         advice: What one might do, or "".
     """
 
@@ -56,20 +56,33 @@ class Answer:
     @property
     def beside(self) -> str:
         """The answer's sentences without its number."""
-        return " ".join(filter(None, (self.meaning, self.usual, self.advice)))
+        usual = f"Usual: {self.usual}." if self.usual else ""
+        return " ".join(filter(None, (self.meaning, usual, self.advice)))
 
 
 def answers(numbers: Numbers, kind: str, config: Mapping[str, Any]) -> list[Answer]:
     """Return at most six answers, from the numbers that were measured."""
-    reference, accuracy = Reference.stored(), numbers.get("model.accuracy")
-    size = int(config.get("parameters", 0)) if config.get("is_like_reference") else 0
+    reference, like = Reference.stored(), _like(numbers, kind, config)
 
     def usual(statistic: str, format: str = "") -> str:
-        score = None if accuracy is None else accuracy.value
-        return reference.usual(statistic, kind, size, score, format)
+        return reference.usual(statistic, *like, format)
 
     found = [make(numbers, usual, config) for make in _MAKERS]
     return [answer for answer in found if answer is not None][:MOST]
+
+
+def describe_usual(numbers: Numbers, kind: str, config: Config) -> str:
+    """Return a sentence on the networks whose range is called usual; "" where none is."""
+    if not any(answer.usual for answer in answers(numbers, kind, config)):
+        return ""
+    return Reference.stored().describe(*_like(numbers, kind, config))
+
+
+def _like(numbers: Numbers, kind: str, config: Config) -> tuple[str, int, float | None]:
+    """Return the kind, size and accuracy that similar networks share; size 0 for no network."""
+    accuracy = numbers.get("model.accuracy")
+    size = int(config.get("parameters", 0)) if config.get("is_like_reference") else 0
+    return kind, size, None if accuracy is None else accuracy.value
 
 
 Usual = Callable[..., str]
@@ -81,7 +94,7 @@ def _sharpness(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
         return None
     if found is None:
         assert least is not None
-        finding = f"The sharpness is at least {least.value:.3g}{_of(least)}."
+        finding = f"The sharpness is at least {least.value:.3g}{_of(least, config)}."
         meaning = "This is a lower bound: the eigensolver ran out of time."
         advice = "Give a larger budget=, or fewer weights with params=."
         return Answer("sharpness", finding, meaning, usual("sharpness"), advice)
@@ -98,7 +111,7 @@ def _sharpness(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
         number = f"{found.value:.4g}"
         unsure = f"This holds for these samples; {NOT_OVER_SAMPLES}. "
     finding, meaning = (
-        f"The sharpness is {number}{_of(found)}.",
+        f"The sharpness is {number}{_of(found, config)}.",
         "The Hessian has no positive eigenvalue.",
     )
     if found.value > 0:
@@ -132,7 +145,7 @@ def _stability(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
         )
     else:
         meaning = "It is stable."
-    return Answer("stability", f"{finding}{_of(ratio)}.", meaning, "", margin)
+    return Answer("stability", f"{finding}{_of(ratio, config)}.", meaning, "", margin)
 
 
 def _concentration(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
@@ -140,7 +153,7 @@ def _concentration(numbers: Numbers, usual: Usual, config: Config) -> Answer | N
     if few is None:
         return None
     beside = "" if many is None else f", and 50 hold {_percent(many)}"
-    held = f"{_percent(few)} of the curvature{beside}{_of(few)}"
+    held = f"{_percent(few)} of the curvature{beside}{_of(few, config)}"
     finding = f"10 of {config.get('parameters', 0):,} directions hold {held}."
     meaning, advice = "The curvature is spread over many more directions.", ""
     if few.value > 0.5:
@@ -156,15 +169,18 @@ def _concentration(numbers: Numbers, usual: Usual, config: Config) -> Answer | N
 
 
 def _layers(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
-    first = numbers.get("layers.first_share")
-    if first is None:
+    first, second = numbers.get("layers.first_share"), numbers.get("layers.second_share")
+    if first is None or second is None:
         return None
-    layer = first.name.partition("first layer, ")[2]
-    held = f"{_percent(first)} of the curvature, more than any other layer{_of(first)}"
+    layer, next_layer = (q.name.partition("layer, ")[2] for q in (first, second))
+    finding = f"{layer} holds {_percent(first)} of the curvature{_of(first, config)}."
+    if second.value > _LITTLE * first.value:
+        meaning = f"{next_layer} is second with {_percent(second)}: no layer stands out."
+        return Answer("layers", finding, meaning)
+    meaning = f"A step there changes the outputs most; {next_layer} is second ({_percent(second)})."
     advice = "If training is unstable, lower the learning rate of this layer first; "
     advice = advice + "exclude it from pruning and low precision." if first.value > 0.5 else ""
-    meaning = "A step there changes the outputs most."
-    return Answer("layers", f"{layer} holds {held}.", meaning, "", advice)
+    return Answer("layers", finding, meaning, "", advice)
 
 
 def _noise(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
@@ -175,11 +191,11 @@ def _noise(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
         return Answer("noise", "The mean gradient is zero.", "SGD moves by gradient noise alone.")
     number = f"{scale.value:,.0f}" if scale.value >= 10 else f"{scale.value:.2g}"
     error = f" ± {scale.error:,.2g}" if scale.error > 0 else ""
-    finding = f"The critical batch size is {number}{error}{_of(scale)}."
+    finding = f"The critical batch size is {number}{error}{_of(scale, config)}."
     batch = config.get("batch_size")
     if is_lower_bound(scale.value, scale.samples):
         # The mean gradient of so few samples is partly noise itself, which biases it upwards.
-        finding = f"The critical batch size is at least {number}{_of(scale)}."
+        finding = f"The critical batch size is at least {number}{_of(scale, config)}."
         meaning = f"{scale.samples:,} samples are too few for an upper bound."
         leads = bool(batch) and batch <= scale.value
         advice = f"At batch size {batch}, gradient noise dominates." if leads else ""
@@ -226,9 +242,9 @@ def _negative(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     if ratio is None or smallest is None:
         return None
     if smallest.value + smallest.error >= 0:
-        finding = f"No negative curvature found{_of(smallest)}."
+        finding = f"No negative curvature found{_of(smallest, config)}."
         return Answer("negative", finding, "This is consistent with a local minimum.")
-    part = f"{abs(ratio.value):.1%} of the sharpness{_of(smallest)}"
+    part = f"{abs(ratio.value):.1%} of the sharpness{_of(smallest, config)}"
     finding = f"The smallest Hessian eigenvalue is {smallest.text()}, {part}."
     meaning = "The loss decreases along its eigenvector: the weights are not at a minimum."
     advice = "Further training would lower the loss." if ratio.value < -0.1 else ""
@@ -244,7 +260,7 @@ def _trace(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
         meaning += f" That is {trace.value / top.value:.2g} times the sharpness."
     if trace.certainty == PROBES:
         meaning = f"The ± is that of random probes; {NOT_OVER_SAMPLES}. {meaning}"
-    finding = f"The trace of the Gauss-Newton matrix is {trace.text()}{_of(trace)}."
+    finding = f"The trace of the Gauss-Newton matrix is {trace.text()}{_of(trace, config)}."
     return Answer("trace", finding, meaning, usual("trace"))
 
 
@@ -255,7 +271,7 @@ def _loss(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     accuracy, gradient = numbers.get("model.accuracy"), numbers.get("model.gradient")
     right = "" if accuracy is None else f" and the accuracy {_percent(accuracy)}"
     slope = "" if gradient is None else f"The gradient has norm {gradient.value:.3g}."
-    return Answer("loss", f"The loss is {loss.text()}{right}{_of(loss)}.", slope)
+    return Answer("loss", f"The loss is {loss.text()}{right}{_of(loss, config)}.", slope)
 
 
 def _path(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
@@ -274,9 +290,11 @@ _MAKERS += (_trace, _loss)
 """The answers, the most frequently needed first."""
 
 
-def _of(quantity: Quantity) -> str:
-    """Return the samples and mode behind a value, for an answer's sentence."""
-    some = f" on {quantity.samples:,} samples" if quantity.samples else ""
+def _of(quantity: Quantity, config: Config) -> str:
+    """Return the mode behind a value, and its samples unless they are all, for its sentence."""
+    if quantity.samples in (0, config.get("total")):
+        return f" ({quantity.mode})" if quantity.mode else ""
+    some = f" on {quantity.samples:,} samples"
     return f"{some}, {quantity.mode}" if quantity.mode else some
 
 

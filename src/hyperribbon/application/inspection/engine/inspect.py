@@ -203,7 +203,7 @@ def _where(subject: Subject, parts: list[Part], samples: int) -> str:
     """Return which samples an inspection's numbers are of; each says its own, where they differ."""
     counts = {quantity.samples for part in parts for quantity in part.quantities} - {0}
     few, most = min(counts, default=samples), max(counts, default=samples)
-    return subject.where(most) if few == most else f"{few:,}–{subject.where(most)}"
+    return subject.where(most) + (" (fewer where stated)" if few < most else "")
 
 
 def _show_plan(console: Console, plan: InspectionPlan, title: str) -> None:

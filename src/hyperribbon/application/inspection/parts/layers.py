@@ -11,7 +11,7 @@ from hyperribbon.application.inspection.engine.clock import OutOfTimeError
 from hyperribbon.application.inspection.engine.notebook import Level, Notebook
 from hyperribbon.application.inspection.engine.scheduler import Measurement
 from hyperribbon.application.inspection.memory import lacking_room
-from hyperribbon.application.inspection.quantities import Part, exact
+from hyperribbon.application.inspection.quantities import PROBES, Part, exact
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.plots import Bars, Chart
 
@@ -31,14 +31,15 @@ def traces_part(notebook: Notebook) -> Part | None:
     table = _rank_layers(level)
     few = table.head(_SHOWN)
     part = Part("layer_traces", "Layer by layer: trace", tables={"Trace by layer": table})
-    if _is_ahead(table):
-        name = f"Share of the trace in its first layer, {table['layer'][0]}"
-        how = "exact diagonal of the Gauss-Newton matrix"
-        first = exact("layers.first_share", name, table["trace share"][0], how)
-        if level.layer_errors:
-            how = {"method": "random signs", "certainty": "standard error over random probes"}
-            first = replace(first, error=table["standard error"].to_numpy()[0], **how)
-        part.quantities.append(replace(first, samples=level.samples))
+    if len(table) > 1 and _is_ahead(table):
+        for place, rank in enumerate(("first", "second")):
+            name = f"Share of the trace in its {rank} layer, {table['layer'][place]}"
+            how = "exact diagonal of the Gauss-Newton matrix"
+            share = exact(f"layers.{rank}_share", name, table["trace share"][place], how)
+            if level.layer_errors:
+                how = {"method": "random signs", "certainty": PROBES}
+                share = replace(share, error=table["standard error"].to_numpy()[place], **how)
+            part.quantities.append(replace(share, samples=level.samples))
     errors = few["standard error"].to_numpy() if level.layer_errors else None
     bars = Bars(tuple(few["layer"]), few["trace share"].to_numpy(), errors)
     texts = "Share of the Gauss-Newton trace by layer", "share of the trace", ""
@@ -115,7 +116,7 @@ def _rank_layers(level: Level) -> pd.DataFrame:
 
 def _is_ahead(table: pd.DataFrame) -> bool:
     """Whether one of the layers is surely the sharpest."""
-    if len(table) < 2 or "standard error" not in table:
+    if "standard error" not in table:
         return True
     first, second = table["trace share"][:2]
     return first - second > 2 * float(np.hypot(*table["standard error"][:2]))

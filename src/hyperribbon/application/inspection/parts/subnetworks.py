@@ -104,7 +104,7 @@ def _add_prunable(part: Part, found: Prunable, tolerance: float) -> None:
     part.exact("subnetworks.pruned", name, found.value, how)
     (low, high), kind = found.interval, "increase" if metric == "loss" else "drop"
     limit = f"smallest first, {kind} of {metric} at most {tolerance:.3g}"
-    certainty = f"{found.confidence:.0%} interval over samples: {low:.1%} to {high:.1%}"
+    certainty = f"{found.confidence:.0%} interval over samples: {low:.0%} to {high:.0%}"
     told = (high - low) / 2, limit, certainty
     part.number("subnetworks.prunable", "Weights that may be pruned", found.fraction, *told)
 
