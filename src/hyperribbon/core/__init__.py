@@ -35,4 +35,5 @@ __all__ = [
     "torch_generator",
 ]
 
-__getattr__, __dir__ = lazy_attributes(__name__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_attributes(__name__)

@@ -179,7 +179,7 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         weights = model_weights(sample_weight, models.shape[0])[chosen]
         weights = weights * (len(chosen) / weights.sum())
         self.landmarks_ = chosen
-        self.n_features_in_ = models.shape[1]
+        self.n_features_in_: int = models.shape[1]
         if self._is_tiled and self._settings().is_needed(len(chosen)):
             return self._fit_streaming(X, models, weights)
         distances = self._landmark_distances(models)
@@ -195,9 +195,9 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         order = np.argsort(-np.abs(eigenvalues), kind="stable")
         count = len(order) if self.n_components is None else self.n_components
         count = min(check_positive_int("n_components", count), len(order))
-        self.spectrum_ = eigenvalues[order]
-        self.eigenvalues_ = self.spectrum_[:count]
-        self.time_like_ = self.eigenvalues_ < 0
+        self.spectrum_: np.ndarray = eigenvalues[order]
+        self.eigenvalues_: np.ndarray = self.spectrum_[:count]
+        self.time_like_: np.ndarray = self.eigenvalues_ < 0
         vectors = orient(vectors[:, order[:count]])
         self._project = projection(self.eigenvalues_, vectors, roots)
         self.explained_stress_ = share_of_stress(self.eigenvalues_, (self.spectrum_**2).sum())

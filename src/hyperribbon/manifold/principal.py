@@ -45,7 +45,7 @@ class PCA(TransformerMixin, BaseEstimator):
         points = _flat(X)
         weights = model_weights(sample_weight, len(points))
         weights = weights * (len(points) / weights.sum())
-        self.mean_ = weights @ points / len(points)
+        self.mean_: np.ndarray = weights @ points / len(points)
         centred = points - self.mean_
         rounding = (len(points) + 8) * np.finfo(float).eps * np.abs(points).max()
         if np.abs(centred).max() <= rounding:
@@ -54,14 +54,14 @@ class PCA(TransformerMixin, BaseEstimator):
         _, singular, V = scipy.linalg.svd(scaled, full_matrices=False)
         count = len(singular) if self.n_components is None else self.n_components
         count = check_positive_int("n_components", count, maximum=len(singular))
-        self.spectrum_ = singular**2
-        self.eigenvalues_ = self.spectrum_[:count]
+        self.spectrum_: np.ndarray = singular**2
+        self.eigenvalues_: np.ndarray = self.spectrum_[:count]
         self.time_like_ = np.zeros(count, dtype=bool)
         self.components_ = orient(V[:count].T).T
         self.explained_stress_ = share_of_stress(self.eigenvalues_, (self.spectrum_**2).sum())
         variance = self.spectrum_.sum()
-        self.explained_variance_ratio_ = self.eigenvalues_ / (variance or np.nan)
-        self.n_features_in_ = points.shape[1]
+        self.explained_variance_ratio_: np.ndarray = self.eigenvalues_ / (variance or np.nan)
+        self.n_features_in_: int = points.shape[1]
         self.embedding_ = self.transform(points)
         return self
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 from typing import Annotated as Float
-from typing import Any, Literal
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.manifold.predictions import as_probabilities
 from hyperribbon.manifold.trajectories import progress, resample, trajectory_distances, truth
 from hyperribbon.recording.trajectory import Trajectory
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 
 class Trajectories:
@@ -119,7 +122,7 @@ class Trajectories:
         resampled = [resample(p, a, grid) for p, a in zip(self.paths, along, strict=True)]
         return trajectory_distances(resampled)
 
-    def plot_dendrogram(self, targets: Any, ax: Any = None) -> Any:
+    def plot_dendrogram(self, targets: Any, ax: Axes | None = None) -> Axes:
         """Draw which runs took similar paths, and return the axes.
 
         Args:

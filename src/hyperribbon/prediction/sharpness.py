@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from typing import TYPE_CHECKING, Any
 from typing import Annotated as Float
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,6 +34,10 @@ from hyperribbon.prediction.surrogate import (
 )
 from hyperribbon.prediction.update_rules import preconditioned_limit, update_rule
 from hyperribbon.spectra import eigsh
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
 
 _STUDY = "sharpness_study.json"
 _SAMPLES = 1024  # on which a surrogate is trained that does not reduce to moments
@@ -113,7 +117,7 @@ class SharpnessPrediction(Result):
             lines.append("For this kind the forecast is an order of magnitude only.")
         return "\n".join(lines)
 
-    def to_frame(self) -> Any:
+    def to_frame(self) -> pd.DataFrame:
         """Return the predicted path of the sharpness, one row per step."""
         import pandas as pd
 
@@ -121,7 +125,7 @@ class SharpnessPrediction(Result):
         columns = {"step": self.steps, "sharpness": self.path, "low": low, "high": high}
         return pd.DataFrame(columns).set_index("step")
 
-    def plot(self, ax: Any = None) -> Any:
+    def plot(self, ax: Axes | None = None) -> Axes:
         """Draw the sharpness's predicted path, its band and the stability limit."""
         from hyperribbon.plots.style import COLORS, new_figure
 

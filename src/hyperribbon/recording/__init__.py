@@ -30,4 +30,5 @@ __all__ = [
     "predict",
 ]
 
-__getattr__, __dir__ = lazy_attributes(__name__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_attributes(__name__)

@@ -239,7 +239,8 @@ class PrunedAttention(nn.Module):
 
     def __init__(self, attention: nn.MultiheadAttention, in_proj_weight: torch.Tensor) -> None:
         super().__init__()
-        self.embed_dim, self.head_dim = attention.embed_dim, attention.head_dim
+        self.embed_dim: int = attention.embed_dim
+        self.head_dim: int = attention.head_dim
         self.num_heads = len(in_proj_weight) // (3 * self.head_dim)
         self.batch_first, self.dropout = attention.batch_first, attention.dropout
         self._qkv_same_embed_dim = False  # torch's fused kernel expects all heads

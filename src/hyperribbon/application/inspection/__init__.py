@@ -62,4 +62,5 @@ __all__ = [
     "watch",
 ]
 
-__getattr__, __dir__ = lazy_attributes(__name__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_attributes(__name__)

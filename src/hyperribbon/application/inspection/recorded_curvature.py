@@ -178,7 +178,8 @@ class Curvature:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the state of the recorded curvature."""
         self._tracker.load_state_dict(state["tracker"])
-        self.next_seconds, self.usual_seconds, self._cold = state["seconds"]
+        seconds: tuple[float, float, float] = state["seconds"]
+        self.next_seconds, self.usual_seconds, self._cold = seconds
         if state["number"]:
             self._draw(int(state["number"]))
             self._decide(self._drawn.model)

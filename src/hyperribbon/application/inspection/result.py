@@ -14,7 +14,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from rich.console import Console
 from rich.markup import escape
-from rich.padding import Padding
 from rich.table import Table
 
 from hyperribbon.application.inspection.answers import Answer, answers, describe_usual
@@ -217,10 +216,11 @@ class Inspection(Result):
         console = console or Console()
         said = words or str
         console.print(f"[bold]{escape(self.title)}[/] · {escape(self.where)}", highlight=False)
+        bullets = Table.grid(padding=(0, 1))
         for answer in self.answers():
             finding, beside = (escape(said(text)) for text in (answer.finding, answer.beside))
-            console.print(f"• [bold]{finding}[/]", highlight=False)
-            console.print(Padding(beside, (0, 0, 0, 2)), highlight=False)
+            bullets.add_row("•", f"[bold]{finding}[/]\n{beside}".rstrip())
+        console.print(bullets, highlight=False)
         if numbers:
             console.print(self._numbers())
         small = [

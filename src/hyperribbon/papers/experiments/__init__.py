@@ -40,4 +40,5 @@ __all__ = [
     "sweep",
 ]
 
-__getattr__, __dir__ = lazy_attributes(__name__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_attributes(__name__)

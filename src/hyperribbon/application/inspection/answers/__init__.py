@@ -14,4 +14,5 @@ if TYPE_CHECKING:
 
 __all__ = ["TERMS", "Answer", "Reference", "Term", "answers", "describe_usual", "kind_of"]
 
-__getattr__, __dir__ = lazy_attributes(__name__)
+if not TYPE_CHECKING:
+    __getattr__, __dir__ = lazy_attributes(__name__)
