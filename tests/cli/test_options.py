@@ -5,7 +5,7 @@ from torch import nn
 
 from hyperribbon.application.cli.models import _optimizer
 from hyperribbon.application.cli.papers import _count_verdicts, _time
-from hyperribbon.core import Band
+from hyperribbon.core import ArgumentError, Band
 from hyperribbon.papers.experiments.statements import Ledger, exact, observe, says
 
 
@@ -15,6 +15,9 @@ def test_a_rate_with_momentum_is_sgd_with_both():
     assert _optimizer(model, "sgd", None, **plain) == 0.1
     (group,) = _optimizer(model, "sgd", None, **plain | {"momentum": 0.9}).param_groups
     assert (group["lr"], group["momentum"]) == (0.1, 0.9)
+    for momentum in (-0.1, 1.0):
+        with pytest.raises(ArgumentError, match=r"--momentum.*between 0 and 1"):
+            _optimizer(model, "sgd", None, **plain | {"momentum": momentum})
 
 
 @pytest.mark.parametrize(

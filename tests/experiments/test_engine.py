@@ -19,6 +19,7 @@ from hyperribbon.papers.experiments import (
     find_experiment,
     run,
     run_experiments,
+    workers,
 )
 from hyperribbon.papers.experiments.costs import cost_of
 
@@ -198,3 +199,31 @@ def test_side_by_side_the_longest_experiments_begin_first():
     assert len(set(seconds.values())) == 3
     assert list(run_experiments(ids, workers=Recording(), preset="laptop")) == []
     assert begun == [*sorted(seconds, key=seconds.get, reverse=True), "nothing/here"]
+
+
+def test_what_was_finished_before_is_reported_once(context, tmp_path):
+    told = []
+
+    class Told:
+        def start(self, label, total):
+            return total
+
+        def advance(self, handle, count=1):
+            told.append(count)
+
+        def finish(self, handle):
+            pass
+
+    items = [{"x": x, "log": str(tmp_path / "log")} for x in (1, 2, 3)]
+    context.map(square, items[:2])
+    Context(3, tmp_path / "parts", tmp_path / "shared", progress=Told()).map(square, items)
+    assert sum(told) == 3
+
+
+def test_processes_divide_the_cores(monkeypatch):
+    monkeypatch.setattr(os, "cpu_count", lambda: 9)
+    given = []
+    monkeypatch.setattr(workers, "ProcessPoolExecutor", lambda *a, **options: given.append(options))
+    for processes in (1, 4, 20):
+        ProcessWorkers(processes)._pool(1)
+    assert [options["initargs"] for options in given] == [(9,), (2,), (1,)]

@@ -114,3 +114,10 @@ def test_operations_are_counted_as_torch_counts_them():
         with FlopCounterMode(display=False) as counter:
             model.eval()(inputs.requires_grad_())
         assert risk.forward_flops() == pytest.approx(counter.get_total_flops())
+
+
+@pytest.mark.parametrize("samples", [40, 100, 1000])
+def test_a_layout_of_more_samples_than_fit_stays_below_the_memory(samples):
+    layout = Layout.within(600, samples, Footprint(kept=10.0, working=5.0))
+    assert 0 < layout.kept <= samples
+    assert layout.total <= 600

@@ -70,8 +70,8 @@ def test_short_logarithmic_axes_have_few_labels_that_do_not_touch(low, high, lab
         for label in [*axis.get_xticklabels(), *axis.get_xticklabels(minor=True)]
         if label.get_text() and low <= label.get_position()[0] <= high
     ]
-    if labels is not None:
-        assert [label.get_text() for label in shown] == labels
+    texts = [label.get_text() for label in shown]
+    assert texts == labels if labels else all("10^" in text for text in texts)
     boxes = sorted((label.get_window_extent() for label in shown), key=lambda box: box.x0)
     assert len(boxes) >= 3
     assert all(left.x1 < right.x0 for left, right in pairwise(boxes))

@@ -4,6 +4,7 @@ import numpy as np
 import torch
 from matplotlib.colors import to_hex
 
+from hyperribbon.core.results import Spectrum
 from hyperribbon.plots import COLORS, Bars, Chart, Curve, Level, draw, draw_interactive
 from hyperribbon.subnetworks import Sweep
 
@@ -78,3 +79,10 @@ def test_values_equal_up_to_rounding_have_a_logarithmic_axis(tmp_path):
         figure.savefig(tmp_path / "drawn.svg")
         low, high = figure.axes[0].get_ylim()
         assert low < value < high and high / low > 2
+
+
+def test_eigenvalues_that_did_not_converge_are_hollow():
+    values, done = torch.tensor([3.0, 2.0, 1.0]), torch.tensor([True, False, True])
+    axes = Spectrum(values, None, 0.1 * values, 9, "lanczos", done).plot()
+    hollow = [line for line in axes.lines if line.get_markerfacecolor() == "w"]
+    assert [list(line.get_ydata()) for line in hollow] == [[2.0]]
