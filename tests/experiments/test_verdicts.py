@@ -230,6 +230,7 @@ def test_figure_4_of_linear_networks_tells_the_sum_of_the_norms_from_the_larger(
     numeric = np.array([[[10.0, 8.0], [9.0, 7.0], [9.5, 7.5]]])
     result = fig4.Result(
         ["digits"],
+        np.array([1500]),
         np.array([0, 100, 1000]),
         loss=np.array([[0.5, 0.4, 0.3]]),
         numeric=numeric,
@@ -251,7 +252,11 @@ def test_figure_4_of_linear_networks_tells_the_sum_of_the_norms_from_the_larger(
 def test_depth_must_amplify_what_the_largest_share_does():
     trained = np.array([[[1.0, 1.0, 1.0], [2.0, 3.0, 4.0]]])  # the difference grows as L − 1
     result = depth.Result(
-        ["digits"], np.array([1, 2, 3]), np.array([0.1, 0.5]), trained, trained, 1.1 * trained
+        ["digits"],
+        np.array([1, 2, 3]),
+        np.array([0.1, 0.5]),
+        *(np.full((1, 2), 1500), np.full((1, 2), 64)),
+        *(trained, trained, 1.1 * trained),
     )
     assert failing(depth, result) == set()
     assert failing(depth, replace(result, general=1.01 * trained)) == {"general-form"}

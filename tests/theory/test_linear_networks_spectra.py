@@ -8,6 +8,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.theory import linear_networks as ln
 
 SETTINGS = settings(
@@ -187,3 +188,25 @@ def test_wider_networks_agree_too(test):
         test.hypothesis.inner_test(network)
 
     check()
+
+
+@SETTINGS
+@given(networks(), st.booleans())
+def test_curvature_outside_its_range_is_zero(network, is_gauss_newton):
+    widths, samples, rng = network
+    weights = [rng.standard_normal((b, a)) for a, b in pairwise(widths)]
+    X, Y = (rng.standard_normal((width, samples)) for width in (widths[0], widths[-1]))
+    whole = (ln.ggn if is_gauss_newton else ln.hessian)(weights, ln.Moments.of(X, Y))
+    part = ln.restrict_to_range(whole)
+    dense, small = (matrix @ np.eye(matrix.shape[0]) for matrix in (whole, part))
+    scale = np.abs(dense).max() + 1e-300
+    assert np.abs(small - small.T).max() <= 1e-11 * scale
+    expected, found = (np.linalg.eigvalsh(matrix) for matrix in (dense, small))
+    assert part.shape[0] <= sum(widths[-1] * (a + b) for a, b in pairwise(widths))
+    zeros = np.zeros(len(expected) - len(found))
+    assert np.allclose(np.sort([*found, *zeros]), expected, atol=1e-11 * np.abs(expected).max())
+
+
+def test_only_the_curvature_of_a_linear_network_is_restricted():
+    with pytest.raises(ArgumentError, match="of no linear network"):
+        ln.restrict_to_range(np.eye(3))

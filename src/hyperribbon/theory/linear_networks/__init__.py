@@ -12,7 +12,7 @@ from hyperribbon.theory.linear_networks.balanced import (
     balanced_eigenvectors,
     printed_count,
 )
-from hyperribbon.theory.linear_networks.curvature import ggn, hessian
+from hyperribbon.theory.linear_networks.curvature import ggn, hessian, restrict_to_range
 from hyperribbon.theory.linear_networks.kernel import jacobian, ntk, sharpness_bound, trace
 from hyperribbon.theory.linear_networks.moments import Moments
 from hyperribbon.theory.linear_networks.shallow import (
@@ -46,6 +46,7 @@ __all__ = [
     "label_sharpness",
     "ntk",
     "printed_count",
+    "restrict_to_range",
     "sample_balanced_weights",
     "shallow_count",
     "shallow_eigenvalues",

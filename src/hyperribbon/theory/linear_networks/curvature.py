@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.sparse.linalg import LinearOperator
 
-from hyperribbon.core.checks import instance, matrices, validate
+from hyperribbon.core.checks import ArgumentError, instance, matrices, validate
 from hyperribbon.theory.linear_networks.moments import Moments, check_moments
 from hyperribbon.theory.linear_networks.weight_chains import check_chain
 
@@ -52,47 +52,106 @@ def ggn(weights: Sequence[np.ndarray], moments: Moments) -> LinearOperator:
     return _ChainCurvature(weights, moments, residual=False)
 
 
+def restrict_to_range(curvature: LinearOperator) -> LinearOperator:
+    r"""Return the matrix of `hessian` or `ggn` on a subspace that contains its range.
+
+    A product leaves $S_\ell^\top(\cdot)$ in layer ℓ, and the residual adds $(\cdot) R P_\ell^\top$.
+    So all non-zero eigenvalues belong to moves
+
+    $$ V_\ell = Q_\ell A_\ell + Q_\ell^\perp B_\ell N_\ell^\top $$
+
+    with orthonormal Q for the rows of S and N for those of R Pᵀ: some dL(dℓ + dℓ₋₁) numbers in
+    layer ℓ instead of dℓ dℓ₋₁.
+
+    Args:
+        curvature: What `hessian` or `ggn` returned.
+
+    Returns:
+        A symmetric operator with the same non-zero eigenvalues.
+
+    Raises:
+        ArgumentError: It is another operator.
+    """
+    if not isinstance(curvature, _ChainCurvature):
+        remedy = "Give what hessian or ggn returned."
+        raise ArgumentError("curvature", curvature, "it is of no linear network", remedy)
+    chain, moments = curvature.chain, curvature.moments
+    return _ChainCurvature(chain, moments, residual=curvature.residual, restricted=True)
+
+
 class _ChainCurvature(LinearOperator):
-    def __init__(self, weights: Sequence[np.ndarray], moments: Moments, *, residual: bool) -> None:
-        self._chain = check_chain(weights)
-        check_moments(self._chain, moments)
-        self._moments, self._residual = moments, residual
-        self._sizes = np.cumsum([weight.size for weight in self._chain])[:-1]
-        self._after = [np.eye(self._chain[-1].shape[0])]
-        for weight in reversed(self._chain):
-            self._after.append(self._after[-1] @ weight)
-        self._after.reverse()
-        errors = [moments.times_inputs(self._after[0]) - moments.cross]
-        for weight in self._chain[:-1]:
+    def __init__(
+        self,
+        weights: Sequence[np.ndarray],
+        moments: Moments,
+        *,
+        residual: bool,
+        restricted: bool = False,
+    ) -> None:
+        self.chain = check_chain(weights)
+        check_moments(self.chain, moments)
+        self.moments, self.residual = moments, residual
+        after = self._products_after()
+        if restricted:  # hidden units in bases that begin with the rows of S
+            turns = [np.linalg.qr(S.T, mode="complete")[0] for S in after[1:-1]]
+            sides = zip([np.eye(after[0].shape[1]), *turns], [*turns, after[-1]], strict=True)
+            self.chain = [
+                turn.T @ weight @ before
+                for weight, (before, turn) in zip(self.chain, sides, strict=True)
+            ]
+            after = self._products_after()
+        self._after = after
+        errors = [moments.times_inputs(after[0]) - moments.cross]
+        for weight in self.chain[:-1]:
             errors.append(errors[-1] @ weight.T)
         self._errors = errors
-        size = sum(weight.size for weight in self._chain)
-        super().__init__(np.dtype(np.float64), (size, size))
+        # A layer moves in its first rows, and below them within the rows of R Pᵀ.
+        self._ranks = [min(S.shape) if restricted else S.shape[1] for S in after[1:]]
+        kept = None if restricted and residual else 0
+        self._ends = [np.linalg.qr(error.T[:, :kept])[0] for error in errors]
+        self._shapes = []
+        for weight, rank, ends in zip(self.chain, self._ranks, self._ends, strict=True):
+            out, into = weight.shape
+            self._shapes += [(rank, into), (out - rank, ends.shape[1])]
+        sizes = [rows * columns for rows, columns in self._shapes]
+        self._places = np.cumsum(sizes)[:-1]
+        super().__init__(np.dtype(np.float64), (sum(sizes), sum(sizes)))
+
+    def _products_after(self) -> list[np.ndarray]:
+        after = [np.eye(self.chain[-1].shape[0])]
+        for weight in reversed(self.chain):
+            after.append(after[-1] @ weight)
+        return after[::-1]
 
     def _matvec(self, x: np.ndarray) -> np.ndarray:
         return self._matmat(x.reshape(-1, 1))[:, 0]
 
     def _matmat(self, X: np.ndarray) -> np.ndarray:
         count = X.shape[1]
-        pieces = np.split(np.asarray(X, dtype=np.float64).T, self._sizes, axis=1)
-        moves = [p.reshape(count, *w.shape) for p, w in zip(pieces, self._chain, strict=True)]
-        output = self._chain[-1].shape[0]
+        pieces = np.split(np.asarray(X, dtype=np.float64).T, self._places, axis=1)
+        moves = [p.reshape(count, *shape) for p, shape in zip(pieces, self._shapes, strict=True)]
+        firsts, rests = moves[::2], moves[1::2]
+        output = self.chain[-1].shape[0]
         after_moves = [np.zeros((count, output, output))]
-        for layer in range(len(self._chain) - 1, -1, -1):
-            after_moves.append(
-                after_moves[-1] @ self._chain[layer] + self._after[layer + 1] @ moves[layer]
-            )
+        for layer in range(len(self.chain) - 1, -1, -1):
+            S = self._after[layer + 1][:, : self._ranks[layer]]
+            after_moves.append(after_moves[-1] @ self.chain[layer] + S @ firsts[layer])
         after_moves.reverse()
-        error_move = self._moments.times_inputs(after_moves[0])
+        error_move = self.moments.times_inputs(after_moves[0])
         products: list[np.ndarray] = []
-        for layer, weight in enumerate(self._chain):
-            product = self._after[layer + 1].T @ error_move
-            if self._residual:
-                product += after_moves[layer + 1].swapaxes(1, 2) @ self._errors[layer]
-            products.append(product.reshape(count, -1))
+        for layer, weight in enumerate(self.chain):
+            rank, error = self._ranks[layer], self._errors[layer]
+            within = error @ self._ends[layer]
+            after_move = after_moves[layer + 1].swapaxes(1, 2)
+            product = self._after[layer + 1][:, :rank].T @ error_move
+            if self.residual:
+                product += after_move[:, :rank] @ error
+            for part in (product, after_move[:, rank:] @ within):
+                products.append(part.reshape(count, part.shape[1] * part.shape[2]))
             error_move = error_move @ weight.T
-            if self._residual:
-                error_move += self._errors[layer] @ moves[layer].swapaxes(1, 2)
+            if self.residual:
+                error_move[..., :rank] += error @ firsts[layer].swapaxes(1, 2)
+                error_move[..., rank:] += within @ rests[layer].swapaxes(1, 2)
         return np.hstack(products).T
 
     def _adjoint(self) -> _ChainCurvature:

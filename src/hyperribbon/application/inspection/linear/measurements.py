@@ -59,11 +59,14 @@ def leading_eigenvalues(
     array([13.])
     """
     reduced = reduce_chain(weights, moments, hidden=False)
-    operator = square_operator("matrix", matrix(reduced.weights, reduced.moments))
+    whole = square_operator("matrix", matrix(reduced.weights, reduced.moments))
+    operator = theory.restrict_to_range(whole)
     limits = {"memory": memory, "should_stop": should_stop, "certificate": "full"}
     size = min(k, operator.shape[0])
     found = eigsh(operator, size, tol=tol, seed=seed, eigenvectors=False, **limits)
-    values = found.eigenvalues.numpy()
+    values = np.concatenate(
+        [found.eigenvalues, np.zeros(min(k, whole.shape[0] - operator.shape[0]))]
+    )
     left_out = weights[0].shape[1] - reduced.weights[0].shape[1]
     if left_out:
         after = theory.chain_products(reduced.weights)[1][0]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from hyperribbon.core.data import LabelledData, load_data
+from hyperribbon.core.data.sources import DATA_VARIABLE
 from hyperribbon.core.store import load_tree, save_tree
 from hyperribbon.papers.experiments import kit
 from hyperribbon.theory.linear_networks.moments import Moments
@@ -31,12 +34,17 @@ _EMPTY = 1e-14  # variance over the largest below which a direction counts as em
 
 def fitting_samples(data: str, share: float, samples: int) -> int:
     """Return how many images there can be, at most `samples`, with a share of class 0."""
-    targets = load_data(data, SPLITS.get(data, "train")).targets
-    others = int(targets.max())
-    available = int((targets == 0).sum())
+    available, others = _count_classes(data, os.environ.get(DATA_VARIABLE))
     while samples - others * int((1 - share) / others * samples + 1e-9) > available:
         samples -= 1
     return samples
+
+
+@cache
+def _count_classes(data: str, _folder: str | None) -> tuple[int, int]:
+    """Return the number of images in class 0 of a data set, and of other classes."""
+    targets = load_data(data, SPLITS.get(data, "train")).targets
+    return int((targets == 0).sum()), int(targets.max())
 
 
 def subsample(data: str, share: float, samples: int, seed: int) -> LabelledData:
@@ -48,18 +56,28 @@ def subsample(data: str, share: float, samples: int, seed: int) -> LabelledData:
         ArgumentError: A class has too few images; see `fitting_samples`.
     """
     split = SPLITS.get(data, "train")
-    others = int(load_data(data, split).targets.max())
+    others = _count_classes(data, os.environ.get(DATA_VARIABLE))[1]
     shares = [share] + [(1 - share) / others] * others
     return load_data(data, split, limit=samples, proportions=shares, seed=seed).flat()
 
 
-def white_data(item: kit.Item) -> tuple[LabelledData, np.ndarray, np.ndarray]:
-    """Return the sub-sample that an item names, its white inputs (rank, n), and their raw scales.
+def white_data(item: kit.Item) -> tuple[LabelledData, np.ndarray]:
+    """Return the sub-sample that an item names, and its white inputs (rank, n).
 
-    The same inputs as `core.data.whiten` gives, up to a rotation, from an eigendecomposition of
-    the smaller Gram matrix. That is many times faster than a singular value decomposition, and
-    precise enough here: the directions that images leave empty have variances some 1e-17 of the
-    largest, the others 1e-11 or more.
+    The same inputs as `core.data.whiten` gives, up to a rotation.
+    """
+    data, X, scales, vectors, wide = _principal_axes(item)
+    return data, np.sqrt(X.shape[1]) * vectors.T if wide else (vectors / scales).T @ X
+
+
+def _principal_axes(
+    item: kit.Item,
+) -> tuple[LabelledData, np.ndarray, np.ndarray, np.ndarray, bool]:
+    """Return a sub-sample, its inputs (d, n), their scales, axes, and whether n < d.
+
+    The axes are those of the smaller Gram matrix: of the samples where n < d. Its eigenvalues are
+    many times faster than a singular value decomposition, and precise enough here: the directions
+    that images leave empty have variances some 1e-17 of the largest, the others 1e-11 or more.
     """
     data = subsample(item["data"], item["share"], item["samples"], item["data_seed"])
     X = data.inputs.double().numpy().T
@@ -67,9 +85,7 @@ def white_data(item: kit.Item) -> tuple[LabelledData, np.ndarray, np.ndarray]:
     wide = samples < len(X)
     variances, vectors = np.linalg.eigh((X.T @ X if wide else X @ X.T) / samples)
     present = variances > _EMPTY * variances[-1]
-    scales = np.sqrt(variances[present])
-    vectors = vectors[:, present]
-    return data, np.sqrt(samples) * vectors.T if wide else (vectors / scales).T @ X, scales
+    return data, X, np.sqrt(variances[present]), vectors[:, present], wide
 
 
 def one_hot(data: LabelledData) -> np.ndarray:
@@ -101,11 +117,12 @@ def _prepare(folder: Path, item: kit.Item) -> None:
 
 def moments_of(item: kit.Item) -> dict[str, Any]:
     """Return the moments of white inputs and labels of the sub-sample that an item names."""
-    data, white, scales = white_data(item)
+    data, X, scales, vectors, wide = _principal_axes(item)
     labels = one_hot(data)
     samples = labels.shape[1]
+    cross = labels @ vectors / np.sqrt(samples) if wide else (labels @ X.T / samples) @ vectors
     return {
-        "cross": labels @ white.T / samples,
+        "cross": cross if wide else cross / scales,
         "scales": scales,
         "dropped": data.inputs.shape[1] - len(scales),
         "samples": samples,

@@ -77,6 +77,8 @@ class Result(kit.Frozen):
     data: list[str]  # names of the data sets, m
     depths: np.ndarray  # (l,)
     shares: np.ndarray  # (s,), requested
+    samples: np.ndarray  # (m, s), images used
+    inputs: np.ndarray  # (m, s), pixels of an image
     trained: np.ndarray  # (m, s, l), at the end of training
     general: np.ndarray  # (m, s, l), Eq. (13) in its general form, through Eq. (9)
     printed: np.ndarray  # (m, s, l), Eq. (14)
@@ -91,11 +93,14 @@ def compute(config: Config, context: kit.Context) -> Result:
     ]
     runs = context.map(_train, items, "training")
     shape = (len(config.data), len(config.shares), len(config.depths))
+    columns = kit.stack(runs, "trained", "general", "printed", "samples", "inputs", shape=shape)
     return Result(
         data=list(config.data),
         depths=np.array(config.depths),
         shares=np.array(config.shares),
-        **kit.stack(runs, "trained", "general", "printed", shape=shape),
+        samples=columns.pop("samples")[..., 0],
+        inputs=columns.pop("inputs")[..., 0],
+        **columns,
     )
 
 
@@ -107,7 +112,7 @@ def _train(item: kit.Item) -> dict[str, Any]:
 
 def plot(result: Result) -> kit.Figure:
     """Draw sharpness against depth, a panel for each data set."""
-    figure, axes = _training.panels(result.data, sharey=True)
+    figure, axes = _training.panels(result.data, result.samples, sharey=True)
     for row, axis in enumerate(axes):
         for column, share in enumerate(result.shares):
             at, color = (row, column), kit.COLORS[column]
@@ -118,16 +123,19 @@ def plot(result: Result) -> kit.Figure:
             axis.plot(grid, grid * largest ** (1 - 1 / grid), ":", color=color)
             axis.plot(result.depths, result.general[at], "_", ms=14, color=color)
             label = rf"$\alpha={share:g}$"
-            axis.plot(result.depths, result.trained[at], "o", color=color, label=label)
+            few = result.samples[at] < result.inputs[at]
+            look = {"mec": color, "mfc": "white" if few else color, "ls": "", "label": label}
+            axis.plot(result.depths, result.trained[at], "o", **look)
         axis.set(xlabel="depth $L$", xticks=result.depths)
     axes[0].set_ylabel(r"sharpness $\lambda_{\max}$")
     axes[0].legend(loc="upper left")
     handles = [
         Line2D([], [], color="0.3", label="trained", marker="o", ls=""),
+        Line2D([], [], color="0.3", label="trained, $n<d_0$", marker="o", mfc="white", ls=""),
         Line2D([], [], color="0.3", label="Eq. (13), general", marker="_", ms=12, ls=""),
         Line2D([], [], color="0.3", label="Eq. (14)", ls=":"),
     ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=3, fontsize=8)
+    figure.legend(handles=handles, loc="outside upper center", ncols=4, fontsize=8)
     return figure
 
 

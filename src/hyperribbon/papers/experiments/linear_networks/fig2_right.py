@@ -108,7 +108,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 def _train(item: kit.Item) -> dict[str, Any]:
     """Train on one sub-sample from both starts (Fig. 2 (c))."""
     _, facts = read_moments(item)
-    data, white, _ = white_data(item)
+    data, white = white_data(item)
     X = torch.from_numpy(np.ascontiguousarray(white.T, dtype=np.float32))
     Y = torch.from_numpy(np.ascontiguousarray(one_hot(data).T, dtype=np.float32))
     found = [train(X, Y, {**item, "start": name, "scale": scale}) for name, scale in _STARTS]

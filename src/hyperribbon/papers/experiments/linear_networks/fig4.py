@@ -15,7 +15,7 @@ from hyperribbon.theory.linear_networks import shallow_eigenvalues
 
 TITLE = "Error of Eq. (15) for the top ten eigenvalues of two layers"
 
-_EPOCHS = (0, 30, 100, 300, 1000, 2000, 3000, 4000, 5000, 7000, 10_000)
+_EPOCHS = (0, 30, 100, 200, 300, 500, 700, 1000, 1500, 2000, 3000, 4000, 5000, 6000, 8000, 10_000)
 _SETTING = (
     "2 layers of width 256, η = 0.001, white inputs, 5,000 images, 10,000 epochs; the start is "
     "PyTorch's Kaiming uniform, for the paper prints none"
@@ -79,6 +79,7 @@ class Result(kit.Frozen):
     """Top eigenvalues along training (Fig. 4 of [linear_networks])."""
 
     data: list[str]  # names of the data sets, m
+    samples: np.ndarray  # (m,), images used
     epochs: np.ndarray  # (e,), recorded epochs
     loss: np.ndarray  # (m, e)
     numeric: np.ndarray  # (m, e, k), eigenvalues of the Hessian by Lanczos
@@ -97,7 +98,8 @@ def compute(config: Config, context: kit.Context) -> Result:
     items = _training.training_items(config, context)
     runs = context.map(_train, items, "training and eigenvalues")
     columns = kit.stack(runs, "loss", "numeric", "closed_form", "larger", "norm")
-    return Result(data=list(config.data), epochs=runs[0]["epochs"], **columns)
+    samples = np.array([item["samples"] for item in items])
+    return Result(data=list(config.data), samples=samples, epochs=runs[0]["epochs"], **columns)
 
 
 def _train(item: kit.Item) -> dict[str, Any]:
@@ -122,21 +124,19 @@ def _train(item: kit.Item) -> dict[str, Any]:
 
 def plot(result: Result) -> kit.Figure:
     """Draw the error of each eigenvalue against epochs, a panel for each data set (Fig. 4)."""
-    figure, axes = _training.panels(result.data, sharey=True)
+    figure, axes = _training.panels(result.data, result.samples, sharey=True)
     errors = 100 * np.abs(result.closed_form / result.numeric - 1)
-    count = errors.shape[-1]
-    for row, axis in enumerate(axes):
-        for place, color in enumerate(kit.shades(count)):
-            look = {"color": color, "lw": 0.7, "ms": 2.5}
-            label = rf"$\lambda_{{{place + 1}}}$" if place in (0, count - 1) else None
-            axis.plot(result.epochs, errors[row, :, place], "o-", label=label, **look)
-        axis.plot(result.epochs, result.errors[row], "k--", lw=1.2, label="mean")
-        axis.set(yscale="log", xlabel="epoch")
-        axis.set_xscale("symlog", linthresh=30)
-        axis.set_xlim(-3, 1.3 * result.epochs[-1])
-        axis.set_xticks([0, *(t for t in (100, 1000, 10_000) if t <= result.epochs[-1])])
+    colors = kit.shades(errors.shape[-1])
+    for axis, found in zip(axes, errors, strict=True):
+        for place, (curve, color) in enumerate(zip(found.T, colors, strict=True), start=1):
+            label = rf"$\lambda_{{{place}}}$"
+            axis.plot(result.epochs, curve, color=color, lw=0.9, label=label)
+        axis.set_yscale("log")
+        _training.label_epochs(axis, result.epochs)
     axes[0].set_ylabel("error of Eq. (15) (%)")
-    axes[0].legend(fontsize=7)
+    handles, _ = axes[0].get_legend_handles_labels()
+    look = {"ncols": len(handles) if len(axes) > 1 else 5, "handlelength": 1.0, "fontsize": 8}
+    figure.legend(handles=handles, loc="outside upper center", **look)
     return figure
 
 
