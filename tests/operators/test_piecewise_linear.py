@@ -84,6 +84,16 @@ PIECEWISE_LINEAR = {
     "max pooling": pool(nn.MaxPool2d(2)),
     "average pooling": pool(nn.AvgPool2d(2)),
     "parametric": flat(activation=nn.PReLU()),
+    "shrinking": flat(activation=nn.Softshrink(0.1)),
+    "threshold": flat(activation=nn.Threshold(0.1, 0.0)),
+    "maxout": Call(
+        lambda x, a, b: b(a(x.flatten(1)).view(-1, 4, 2).max(2)[0]),
+        *(nn.Linear(128, 8), nn.Linear(4, 3)),
+    ),
+    "where": Call(
+        lambda x, a, b: (lambda y: b(torch.where(y > 0, y, 0.2 * y)))(a(x.flatten(1))),
+        *(nn.Linear(128, 4), nn.Linear(4, 3)),
+    ),
     "product of branches": Branches(),
     "concatenated": Call(
         lambda x, a, b, c: c(torch.cat([torch.relu(a(x)), b(x).abs()], dim=1).flatten(1)),
@@ -117,6 +127,18 @@ CURVED = {
         nn.Linear(3, 3),
     ),
     "tanh": flat(activation=nn.Tanh()),
+    "hardswish": flat(activation=nn.Hardswish()),
+    "gated linear unit": Call(
+        lambda x, a, b: b(nn.functional.glu(a(x.flatten(1)))), nn.Linear(128, 8), nn.Linear(4, 3)
+    ),
+    "squeeze and excite": Call(
+        lambda x, a, b, c: (
+            lambda y: c(
+                (y * nn.functional.hardsigmoid(b(y.mean((2, 3))))[..., None, None]).mean((2, 3))
+            )
+        )(torch.relu(a(x))),
+        *(nn.Conv2d(2, 3, 3), nn.Linear(3, 3), nn.Linear(3, 3)),
+    ),
     "GELU": flat(activation=nn.GELU()),
     "ELU": flat(activation=nn.ELU()),
     "layer norm": nn.Sequential(nn.Flatten(), nn.Linear(128, 4), nn.LayerNorm(4), nn.Linear(4, 3)),

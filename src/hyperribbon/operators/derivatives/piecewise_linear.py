@@ -29,9 +29,9 @@ _SUMS = (
     "adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d alpha_dropout feature_dropout"
 )
 _KINKS = (
-    "abs amax amin clamp clamp_max clamp_min hardtanh leaky_relu maximum minimum relu relu6 "
-    "threshold max_pool1d max_pool2d max_pool3d adaptive_max_pool1d adaptive_max_pool2d "
-    "adaptive_max_pool3d"
+    "abs amax amin clamp clamp_max clamp_min hardshrink hardsigmoid hardtanh leaky_relu max "
+    "maximum min minimum relu relu6 softshrink threshold _threshold where max_pool1d max_pool2d "
+    "max_pool3d adaptive_max_pool1d adaptive_max_pool2d adaptive_max_pool3d"
 )
 _MULTIPLICATIONS = (
     "mul matmul mm bmm mv dot einsum linear bilinear addmm baddbmm addcmul prelu embedding "
