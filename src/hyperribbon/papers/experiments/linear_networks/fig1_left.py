@@ -68,6 +68,7 @@ class Result(kit.Frozen):
     # (d²,), Eq. (9) with the singular values that Eq. (13) takes from the labels
     theory: np.ndarray
     width: int  # d
+    samples: int  # n
     loss: float  # at the solution
     rounding: float  # difference that rounding allows, over the largest eigenvalue; see `_rounding`
 
@@ -97,6 +98,7 @@ def compute(config: Config, context: kit.Context) -> Result:
         from_jacobian=np.linalg.svd(jacobian, compute_uv=False) ** 2 / config.samples,
         theory=theory.balanced_eigenvalues(from_labels, config.depth, width, width, config.sigma_x),
         width=width,
+        samples=config.samples,
         loss=hessian.loss() / (2 * config.samples),
         rounding=_rounding(config, singular),
     )
@@ -138,6 +140,8 @@ def plot(result: Result) -> kit.Figure:
     right.set(xlabel="index", ylabel=r"difference from theory $/\,\lambda_{\max}$")
     right.set_ylim(5e-19, 1e5 * result.rounding)
     right.legend(loc="upper right")
+    for axis in (left, right):
+        axis.set_title(f"n = {result.samples:,}, $d_0$ = {result.width}", fontsize=8)
     return figure
 
 
