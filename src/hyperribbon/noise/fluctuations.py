@@ -349,11 +349,6 @@ def _broken(layer: LayerFluctuations, mixed: float | None) -> tuple[str, ...]:
     flat = int((layer.curvatures <= 0).sum())
     if flat:
         broken.append(f"{flat} of {count} modes have no positive curvature: not a minimum")
-    if layer.unresolved:
-        broken.append(
-            f"{layer.unresolved} of {count} modes decorrelate after more than a tenth of the "
-            f"record; to resolve them takes at least {layer.moments_needed:,} records"
-        )
     if layer.stationarity.doubt:
         broken.append(layer.stationarity.doubt)
     if not layer.constant_noise:

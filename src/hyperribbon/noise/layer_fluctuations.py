@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 AGREES = 1.5  # factor up to which two numbers agree
+_WIDE = 4.0  # an interval as long as from ψ = −2 to 2 does not even tell the sign
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,8 @@ class LayerFluctuations(Result, plot="plot_layer_fluctuations"):
         else:
             low, high = self.flatness.interval
             text = f"ψ = {self.flatness.corrected_exponent:.2f} ({low:.2f} to {high:.2f})"
+            if high - low > _WIDE:
+                text = f"ψ not determined ({low:.2g} to {high:.2g})"
             if not self.stationary:
                 doubt = self.stationarity.doubt or "the gradient noise changes"
                 text = f"not stationary: {doubt}; {text} of these steps only"
