@@ -6,8 +6,10 @@ import copy
 import importlib.util
 import statistics
 import time
+from collections.abc import Callable
 
 import torch
+from scipy import stats
 from torch import nn
 from torch.nn import functional as F
 
@@ -35,19 +37,27 @@ class Residual(nn.Module):
         return F.relu(y + self.shortcut(x))
 
 
-def _network(seed: int) -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return nn.Sequential(
-            nn.Conv2d(1, 8, 3, 2, 1, bias=False),
-            nn.BatchNorm2d(8),
-            nn.ReLU(),
-            Residual(8, 16, 1),
-            Residual(16, 32, 2),
-            nn.AdaptiveAvgPool2d(1),
-            nn.Flatten(),
-            nn.Linear(32, 10),
-        )
+def _residual() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 8, 3, 2, 1, bias=False),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        Residual(8, 16, 1),
+        Residual(16, 32, 2),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(32, 10),
+    )
+
+
+def _plain() -> nn.Module:
+    sizes = ((1, 12, 2), (12, 24, 1), (24, 32, 1))
+    layers = [
+        (nn.Conv2d(i, o, 3, stride, 1), nn.BatchNorm2d(o), nn.ReLU(), nn.MaxPool2d(3 - stride))
+        for i, o, stride in sizes
+    ]
+    ends = nn.Flatten(), nn.Linear(288, 48), nn.ReLU(), nn.Linear(48, 10)
+    return nn.Sequential(*(layer for block in layers for layer in block), *ends)
 
 
 def _train(model: nn.Module, data: LabelledData, epochs: int, lr: float, seed: int) -> None:
@@ -96,10 +106,17 @@ def compare() -> list[Limit]:
     """Prune half of the channels of trained networks by both, fine-tune both alike."""
     if importlib.util.find_spec("torch_pruning") is None:
         return [Limit("accuracy, shrink minus Torch-Pruning", None, note="it is not installed")]
+    networks = {"residual": _residual, "plain": _plain}
+    return [row for name, make in networks.items() for row in _compare(name, make)]
+
+
+def _compare(name: str, make: Callable[[], nn.Module]) -> list[Limit]:
     training, test = load_data("mnist5k"), load_data("mnist5k", "test")
     rows = []
-    for seed in range(1 if is_quick() else 3):
-        model = _network(seed)
+    for seed in range(2 if is_quick() else 6):
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            model = make()
         _train(model, training, 4, 0.02, seed)
         small = [prune(model, training.inputs[:8]) for prune in (_ours, _theirs)]
         before = [_accuracy(one, test) for one in small]
@@ -111,23 +128,24 @@ def compare() -> list[Limit]:
         rows.append((_accuracy(model, test), *before, *after, *sizes, *times))
     mean = [statistics.mean(column) for column in zip(*rows, strict=True)]
     whole, one, other, ours, theirs, size, small_ours, small_theirs, slow, fast, peer = mean
-    spread = [row[3] - row[4] for row in rows]
+    paired = [row[3] - row[4] for row in rows]
+    half = stats.t.ppf(0.975, len(rows) - 1) * statistics.stdev(paired) / len(rows) ** 0.5
     return [
-        Limit("accuracy, whole", whole, note=f"{len(rows)} networks on 1,000 test digits"),
-        Limit("accuracy, shrink, not fine-tuned", one),
-        Limit("accuracy, Torch-Pruning, not fine-tuned", other),
-        Limit("accuracy, shrink", ours, note="after the same two epochs"),
-        Limit("accuracy, Torch-Pruning", theirs, note="after the same two epochs"),
+        Limit(f"{name}: accuracy, whole", whole, note=f"{len(rows)} networks, 1,000 test digits"),
+        Limit(f"{name}: accuracy, shrink, not fine-tuned", one),
+        Limit(f"{name}: accuracy, Torch-Pruning, not fine-tuned", other),
+        Limit(f"{name}: accuracy, shrink", ours, note="after the same two epochs"),
+        Limit(f"{name}: accuracy, Torch-Pruning", theirs, note="after the same two epochs"),
         Limit(
-            "accuracy, shrink minus Torch-Pruning",
+            f"{name}: accuracy, shrink minus Torch-Pruning",
             ours - theirs,
             low=-0.01,
-            note=f"from {min(spread):.3f} to {max(spread):.3f}",
+            note=f"paired, ± {half:.3f} (95%); alike in {paired.count(0.0)} networks",
         ),
-        Limit("parameters, shrink over whole", small_ours / size, high=0.5),
-        Limit("parameters, Torch-Pruning over whole", small_theirs / size),
-        Limit("time, shrink over whole", fast / slow, high=1 / 1.5),
-        Limit("time, Torch-Pruning over whole", peer / slow),
+        Limit(f"{name}: parameters, shrink over whole", small_ours / size, high=0.5),
+        Limit(f"{name}: parameters, Torch-Pruning over whole", small_theirs / size),
+        Limit(f"{name}: time, shrink over whole", fast / slow, high=1 / 1.5),
+        Limit(f"{name}: time, Torch-Pruning over whole", peer / slow),
     ]
 
 

@@ -50,3 +50,14 @@ def test_every_system_of_the_thesis_has_an_experiment_or_a_reason_for_none(syste
     )
     reason = "no claim" in system["judged"] or "every experiment" in system["judged"]
     assert named <= known and (named or reason)
+
+
+def test_every_equation_of_the_thesis_belongs_to_a_system():
+    covered = set()
+    for system in MAPS["subnetworks"]["systems"]:
+        for first, last in re.findall(r"\((\d\.\d+)\)(?:–\((\d\.\d+)\))?", system["place"]):
+            chapter, start = first.split(".")
+            end = (last or first).split(".")[1]
+            covered |= {f"{chapter}.{number}" for number in range(int(start), int(end) + 1)}
+    printed = {"2": 28, "3": 1, "4": 28}  # equations by chapter
+    assert covered == {f"{c}.{n}" for c, count in printed.items() for n in range(1, count + 1)}

@@ -167,7 +167,7 @@ def plot_prunable(result: Prunable, ax: Axes | None = None) -> Axes:
     if known.any():
         stored = result.fractions[known], result.stored_values[known]
         axes.plot(*stored, "--", color="0.5", label="stored statistics")
-    label = "re-estimated statistics" if known.any() else None
+    label = "re-estimated where better" if known.any() else None
     axes.plot(result.fractions, result.values, "o-", ms=3, color=COLORS[0], label=label)
     error = 2 * result.drop_stderr
     band = result.values - error, result.values + error

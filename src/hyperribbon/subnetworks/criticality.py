@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -30,7 +30,8 @@ class LayerCriticality:
         layer: Its name.
         parameters: Number of entries replaced.
         reinitialized: The metric with the layer at its initial weights and, as in all values but
-            `stored_drop`, normalisation statistics of these weights.
+            `stored_drop`, the normalisation statistics, stored or re-estimated for these weights,
+            with which it is better.
         drop: Baseline minus that (reversed where lower is better).
         drop_stderr: Standard error of the drop over the samples, which are the same before and
             after; 0 when the metric gives a single number.
@@ -101,8 +102,9 @@ def layer_criticality(
 
     A layer is critical when the drop after re-initialisation exceeds the tolerance by more than two
     standard errors, robust when it stays below by as much, and undecided otherwise. With a metric
-    of `metric_of`, the running statistics of batch norm are re-estimated for the changed weights;
-    the drop without that is reported beside it. Implements Sec. 3.1 of [subnetworks], with the
+    of `metric_of`, the running statistics of batch norm are re-estimated for the changed weights
+    where that is better, as for the trained ones; the drop without that is reported beside it.
+    Implements Sec. 3.1 of [subnetworks], with the
     threshold and the uncertainty made explicit.
 
     Args:
@@ -134,31 +136,37 @@ def layer_criticality(
         raise ArgumentError("initial", None, "re-initialising needs the initial state", remedy)
     state, start = state_of("final", final), state_of("initial", initial)
     blocks = _blocks(final, layers, getattr(metric, "model", None))
-    reestimate = getattr(metric, "reestimate", None) or dict
+    reestimate = getattr(metric, "reestimate", None)
     source = initial if initializer is None else initializer
     sign = 1.0 if higher_is_better else -1.0
+
+    def better(stored: torch.Tensor, renewed: torch.Tensor) -> torch.Tensor:
+        return renewed if sign * float((renewed - stored).mean()) > 0 else stored
+
     before = kept = _samples(metric(state))
-    if reestimate is not dict:
-        renewed = _samples(metric(reestimate(state)))
-        before = renewed if sign * float((renewed - kept).mean()) > 0 else kept
+    if reestimate is not None:
+        before = better(kept, _samples(metric(reestimate(state))))
     kept_there = Kept(folder, before)
 
-    def measure(changed: State, *, renew: bool = True) -> torch.Tensor:
-        name = content_digest(changed, renew)
-        values = kept_there(
-            name, lambda: _samples(metric(reestimate(changed) if renew else changed))
-        )
+    def piece(changed: State, renew: Callable[[State], State]) -> torch.Tensor:
+        name = content_digest(changed, renew is not dict)
+        values = kept_there(name, lambda: _samples(metric(renew(changed))))
         return torch.as_tensor(values, device=before.device)
+
+    def measure(changed: State) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return the metric with the better normalisation statistics, and with stored ones."""
+        stored = piece(changed, dict)
+        return (better(stored, piece(changed, reestimate)) if reestimate else stored), stored
 
     results = []
     for block, names in blocks.items():
         mask = Mask({name: torch.ones_like(state[name], dtype=torch.bool) for name in names})
         changed = reinitialize(state, start, mask)
-        stored, after = measure(changed, renew=False), measure(changed)
+        after, stored = measure(changed)
         drop, stderr = _mean(sign * (before - after))
         seeds = [derive_seed(seed, block, draw) for draw in range(draws)]
         drawn = (rerandomize(state, mask, source, seed=own) for own in seeds)
-        redrawn = torch.stack([measure(own).mean() for own in drawn])
+        redrawn = torch.stack([measure(own)[0].mean() for own in drawn])
         results.append(
             LayerCriticality(
                 layer=block,

@@ -82,16 +82,16 @@ class Prunable(Result, plot="plot_prunable"):
         confidence: Its level.
         tolerance: The drop that was tolerated; of the loss, relative to the baseline.
         metric: "accuracy", "loss", or the name of your function.
-        baseline: The metric of the unpruned network, with stored or re-estimated normalisation
-            statistics, whichever is better.
-        value: The metric of the pruned network, with re-estimated normalisation statistics.
+        baseline: The metric of the unpruned network. It and every pruned one have the normalisation
+            statistics, stored or re-estimated, with which they are better.
+        value: The metric of the pruned network.
         samples: Number of samples.
         data: Which samples, in words.
         fractions: (s,) all fractions that were measured, ascending.
         values: (s,) the metric there.
         drop_stderr: (s,) standard error of its difference from the baseline, over samples.
         stored_values: (s,) the metric with the normalisation statistics of the unpruned network,
-            which do not fit pruned weights; NaN where not measured.
+            which do not fit pruned weights; NaN without such layers.
         layers: Sensitivity layer by layer.
         mask: The entries that are zero.
         state: The pruned weights with their normalisation statistics.
@@ -252,9 +252,10 @@ def prunable(
     differences: it holds all f at which a test of "the drop equals the tolerance" does not reject.
     For right and wrong labels that is the score test of two paired proportions (Tango 1998); for
     other metrics a studentised bootstrap of the differences. The statistics of normalisation layers
-    are re-estimated for the pruned weights; the curve without that is kept beside it. Where
-    re-estimating alone improves the unpruned network, that is the baseline: pruning is not credited
-    for it.
+    are re-estimated for the pruned weights; the curve without that is kept beside it. The whole
+    network and the pruned ones are treated alike: each has the statistics with which it is better.
+    So pruning is neither credited for re-estimating stale statistics nor blamed for the noise of
+    re-estimating good ones.
 
     Use held-out data: on training samples the drop is too small.
 
@@ -386,7 +387,6 @@ def find_prunable(
     mask = ranking.select(fraction)
     fractions = sorted(curve.known)
     drops = [curve.drops(f) for f in fractions]
-    pruned = prune(state, mask)
     kind = {True: "held-out ", False: "training ", None: ""}[held_out]
     count = len(curve.baseline)
     return Prunable(
@@ -405,7 +405,7 @@ def find_prunable(
         stored_values=np.array([curve.stored.get(f, np.nan) for f in fractions]),
         layers=tuple(_sensitivities(curve, mask)),
         mask=mask,
-        state=dict(pruned if reestimate is None or not mask.count else reestimate(pruned)),
+        state=dict(curve.best(prune(state, mask))[0]),
         unit=unit,
         statistics_drop=curve.statistics_drop,
     )
@@ -416,7 +416,7 @@ class _Curve:
 
     Attributes:
         known: The metric (n,) by fraction.
-        stored: Its mean with stored normalisation statistics, by fraction of the grid.
+        stored: Its mean with stored normalisation statistics, by fraction; empty without any.
         baseline: The metric (n,) at 0.
         statistics_drop: As of `Prunable`.
     """
@@ -433,20 +433,12 @@ class _Curve:
         self._scores, self._reestimate = scores, reestimate
         self.state, self._ranking = state, ranking
         self._tolerance, self._is_loss = tolerance, is_loss
-        self.baseline = stored = self._measure(state)
-        self.statistics_drop = 0.0
-        if reestimate is not None:
-            renewed = self._measure(reestimate(state))
-            self.statistics_drop = float(self.worse(renewed).mean())
-            self.baseline = renewed if self.statistics_drop < 0 else stored
-        self.known, self.stored = {0.0: self.baseline}, {0.0: float(stored.mean())}
+        self.known, self.stored = dict[float, np.ndarray](), dict[float, float]()
+        _, self.baseline, stored, renewed = self.best(state)
+        self.statistics_drop = float((renewed - stored if is_loss else stored - renewed).mean())
+        self._keep(0.0, self.baseline, stored)
         for fraction in _GRID[1:]:
-            changed = prune(state, ranking.select(fraction))
             self._at(fraction)
-            if reestimate is not None:
-                self.stored[fraction] = float(self._measure(changed).mean())
-        if reestimate is None:
-            self.stored.clear()
 
     def drops(self, fraction: float) -> np.ndarray:
         """Return how much worse each sample is, (n,)."""
@@ -463,10 +455,21 @@ class _Curve:
         scale = np.sign(self.baseline.mean()) * self._tolerance
         return self.drops(fraction) - scale * self.baseline
 
-    def pruned(self, mask: Mask) -> np.ndarray:
-        """Return the metric (n,) with a mask's entries zero."""
-        changed: State = prune(self.state, mask)
-        return self._measure(changed if self._reestimate is None else self._reestimate(changed))
+    def best(self, state: State) -> tuple[State, np.ndarray, np.ndarray, np.ndarray]:
+        """Choose the normalisation statistics, stored or re-estimated, that suit a state better.
+
+        Returns:
+            The state with them, its metric (n,), and the metric with stored and re-estimated ones.
+        """
+        stored = host_array(self._scores(state)).astype(np.float64)
+        if self._reestimate is None:
+            return state, stored, stored, stored
+        again = self._reestimate(state)
+        renewed = host_array(self._scores(again)).astype(np.float64)
+        first, second = (renewed, stored) if self._is_loss else (stored, renewed)
+        if first.mean() < second.mean():
+            return again, renewed, stored, renewed
+        return state, stored, stored, renewed
 
     def last(self, holds: Callable[[float], bool]) -> float:
         """Return the largest fraction before the first one at which something does not hold."""
@@ -483,12 +486,14 @@ class _Curve:
 
     def _at(self, fraction: float) -> np.ndarray:
         if fraction not in self.known:
-            mask = self._ranking.select(fraction)
-            self.known[fraction] = self.pruned(mask) if mask.count else self.baseline
+            _, values, stored, _ = self.best(prune(self.state, self._ranking.select(fraction)))
+            self._keep(fraction, values, stored)
         return self.known[fraction]
 
-    def _measure(self, state: State) -> np.ndarray:
-        return host_array(self._scores(state)).astype(np.float64)
+    def _keep(self, fraction: float, values: np.ndarray, stored: np.ndarray) -> None:
+        self.known[fraction] = values
+        if self._reestimate is not None:
+            self.stored[fraction] = float(stored.mean())
 
 
 class _Decision:
@@ -549,7 +554,7 @@ def _sensitivities(curve: _Curve, mask: Mask) -> list[LayerSensitivity]:
     found = []
     for layer, entries in by_layer.items():
         own = Mask(entries)
-        drops = curve.worse(curve.pruned(own) if own.count else curve.baseline)
+        drops = curve.worse(curve.best(prune(curve.state, own))[1])
         size = own.size, own.fraction
         found.append(LayerSensitivity(layer, *size, float(drops.mean()), _stderr(drops)))
     return found
