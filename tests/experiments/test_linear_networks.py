@@ -1,11 +1,15 @@
 """Experiments of [linear_networks]: their numbers, not only that they run."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.data import whiten
+from hyperribbon.operators import Hessian
 from hyperribbon.papers import experiments
 from hyperribbon.papers.experiments import Experiment, runner
 from hyperribbon.papers.experiments.context import Context
@@ -18,6 +22,7 @@ from hyperribbon.papers.experiments.linear_networks import (
     fig2_right,
     fig3,
     fig4,
+    samples,
 )
 from hyperribbon.papers.experiments.linear_networks._sweeps import (
     SweepConfig,
@@ -221,3 +226,22 @@ def test_closed_forms_fail_where_the_paper_slips_and_nowhere_else(module, failin
     result = module.compute(module.PRESETS["smoke"], context)
     found = verdicts(module, result)
     assert {name for name, verdict in found.items() if verdict != "holds"} == failing
+
+
+def test_training_within_the_span_of_the_inputs_is_training_on_the_inputs():
+    torch.manual_seed(0)
+    X, Y = torch.randn(5, 12).double(), torch.randn(5, 3).double()
+    full = nn.Sequential(nn.Linear(12, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    small = copy.deepcopy(full)
+    inputs = samples.restrict_to_span(small, X)
+    assert inputs.shape == (5, 5)
+    largest = []
+    for model, given in ((full, X), (small, inputs)):
+        for _ in range(30):
+            weights = list(model.parameters())
+            loss = (model(given) - Y).square().mean()
+            for weight, gradient in zip(weights, torch.autograd.grad(loss, weights), strict=True):
+                weight.data -= 0.1 * gradient
+        dense = Hessian(model, nn.MSELoss(), (given, Y)).to_dense()
+        largest.append((float(loss.detach()), float(torch.linalg.eigvalsh(dense)[-1])))
+    assert largest[1] == pytest.approx(largest[0], rel=1e-9)

@@ -212,13 +212,7 @@ def _train_tanh(item: kit.Item) -> dict[str, Any]:
     X = (X - X.mean()) / X.std()
     Y = nn.functional.one_hot(data.targets.long(), data.classes).float()
     model = _network((X.shape[1], item["width"], item["width"], data.classes), item["seed"])
-    if samples < X.shape[1]:  # the first layer moves within the span of the inputs alone
-        basis = torch.linalg.qr(X.T)[0]
-        X, first = X @ basis, nn.Linear(samples, item["width"])
-        with torch.no_grad():
-            first.weight.copy_(model[0].weight @ basis)
-            first.bias.copy_(model[0].bias)
-        model[0] = first
+    X = restrict_to_span(model, X)
 
     def loss(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         return (outputs - targets).square().sum(1).mean() / 2
@@ -256,6 +250,23 @@ def _network(widths: tuple[int, ...], seed: int) -> nn.Sequential:
                 parameter.uniform_(-(fan_in**-0.5), fan_in**-0.5, generator=generator)
         modules += [layer, nn.Tanh()]
     return nn.Sequential(*modules[:-1])
+
+
+def restrict_to_span(model: nn.Sequential, X: torch.Tensor) -> torch.Tensor:
+    """Replace a network's first layer and inputs by those in the span of fewer samples than inputs.
+
+    Training moves the layer's weights within that span alone, and so does the loss's curvature.
+    """
+    if len(X) >= X.shape[1]:
+        return X
+    basis = torch.linalg.qr(X.T)[0]
+    weight, bias = list(model[0].parameters())
+    first = nn.Linear(len(X), len(weight), dtype=X.dtype)
+    with torch.no_grad():
+        first.weight.copy_(weight @ basis)
+        first.bias.copy_(bias)
+    model[0] = first
+    return X @ basis
 
 
 def plot(result: Result) -> kit.Figure:
