@@ -235,38 +235,53 @@ def _mark_simulations(axis: Any, result: Result, norm: LogNorm) -> None:
 
 
 def _surfaces(result: Result) -> kit.Figure:
-    figure, axis = kit.new_figure(ratio=0.95, subplot_kw={"projection": "3d"})
+    figure, views = kit.new_figure(
+        1, 2, width="full", ratio=0.8, subplot_kw={"projection": "3d", "computed_zorder": False}
+    )
     axes = (np.log10(result.grid_ratios), result.grid_slopes, np.log10(result.grid_steps))
+    triangles, colors = _shaded_triangles(result, axes)
+    # From short times and small slopes, and from steep slopes, where each surface hides others.
+    for axis, seen, turn in zip(views, ("", " from behind"), (-125, 40), strict=True):
+        # One collection, so that nearer triangles of any surface are drawn later.
+        look: dict[str, Any] = {"edgecolors": colors, "lw": 0.3, "rasterized": True}
+        axis.add_collection3d(Poly3DCollection(triangles, facecolors=colors, **look))
+        ticks = np.array([1, 3, 10, 30])
+        axis.set_zticks(np.log10(ticks), [str(tick) for tick in ticks])
+        axis.set_yticks(range(1, 6), [f"$10^{power}$" for power in range(1, 6)])
+        axis.set(xlabel="slope $c$", ylabel="training time $T$")
+        limits = [(a[0], a[-1]) for a in axes]
+        axis.set(zlim=limits[0], xlim=limits[1], ylim=limits[2])
+        axis.zaxis.set_rotate_label(False)
+        axis.set_zlabel(r"$\sigma_*/\sigma_w$", labelpad=-1, rotation=90)
+        axis.view_init(elev=24, azim=turn)
+        axis.set_box_aspect(None, zoom=0.88)
+        axis.set_title(f"(d){seen}", y=0.98)
+    handles = [
+        views[0].plot([], [], [], "s", color=color, label=f"{level} dimensions")[0]
+        for level, color in zip(_LEVELS, _LEVEL_COLORS, strict=True)
+    ]
+    figure.legend(handles=handles, loc="outside upper center", ncols=3, handletextpad=0.1)
+    return figure
+
+
+def _shaded_triangles(
+    result: Result, axes: tuple[np.ndarray, ...]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the triangles (k, 3, 3) of all surfaces as x, y, z, and their colours (k, 3)."""
     # Coordinates of different units: the light falls on the box as it is drawn.
     light = np.array([0.4, -0.3, 0.85]) / np.linalg.norm([0.4, -0.3, 0.85])
-    field = _round_off(result.grid_smooth)
+    field, triangles, colors = _round_off(result.grid_smooth), [], []
     for level, color in zip(_LEVELS, _LEVEL_COLORS, strict=True):
         corners = isosurface(field, level)
-        size = np.array(result.grid_smooth.shape) - 1
-        sides = np.diff(corners / size, axis=1)
+        sides = np.diff(corners / (np.array(field.shape) - 1), axis=1)
         normals = np.cross(sides[:, 0], sides[:, 1])[:, [1, 2, 0]]
         lengths = np.linalg.norm(normals, axis=1)
         corners, normals = corners[lengths > 0], normals[lengths > 0] / lengths[lengths > 0, None]
         shade = 0.55 + 0.45 * np.abs(normals @ light)
-        colors = np.clip(shade[:, None] * (0.15 + 0.85 * np.array(to_rgb(color))), 0, 1)
+        colors.append(np.clip(shade[:, None] * (0.15 + 0.85 * np.array(to_rgb(color))), 0, 1))
         z, x, y = (np.interp(corners[..., k], range(len(a)), a) for k, a in enumerate(axes))
-        triangles = np.stack([x, y, z], axis=-1)
-        # Antialiased edges of translucent triangles would show as a grid.
-        look: dict[str, Any] = {"alpha": 0.75, "lw": 0, "antialiased": False, "rasterized": True}
-        axis.add_collection3d(Poly3DCollection(triangles, facecolors=colors, **look))
-        axis.plot([], [], [], "s", color=color, label=f"{level} dimensions")
-    ticks = np.array([1, 3, 10, 30])
-    axis.set_zticks(np.log10(ticks), [str(tick) for tick in ticks])
-    axis.set_yticks(range(1, 6), [f"$10^{power}$" for power in range(1, 6)])
-    axis.set(xlabel="slope $c$", ylabel="training time $T$")
-    limits = [(a[0], a[-1]) for a in axes]
-    axis.set(zlim=limits[0], xlim=limits[1], ylim=limits[2])
-    axis.zaxis.set_rotate_label(False)
-    axis.set_zlabel(r"$\sigma_*/\sigma_w$", labelpad=-1, rotation=90)
-    axis.view_init(elev=24, azim=-125)
-    axis.set_box_aspect(None, zoom=0.85)
-    axis.legend(loc="upper center", ncols=3, columnspacing=0.8, handletextpad=0.1)
-    return figure
+        triangles.append(np.stack([x, y, z], axis=-1))
+    return np.concatenate(triangles), np.concatenate(colors)
 
 
 def _round_off(field: np.ndarray) -> np.ndarray:
