@@ -10,6 +10,8 @@ from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.subnetworks._runs import SCALE, TRAINING, load_run
 
 SHARE_WIDTH = 0.008
+REACHED = "in a run: the 95% interval for one more run reaches it."
+"""How readings of numbers that are printed from one run end."""
 PRINTED_SHARES = (
     *(53.97, 16.48, 10.45, 6.79, 4.39, 2.80, 1.77, 1.12, 0.73, 0.44, 0.30, 0.19, 0.12, 0.08, 0.06),
     *(0.05, 0.03, 0.03, 0.03, 0.02, *(0.01,) * 12),

@@ -34,7 +34,8 @@ STATEMENTS = (
             f"{name}-{layer + 1}",
             "Table A.1",
             _ROWS[layer],
-            f"{words}, {_runs.LAYERS[layer].lower()}: {printed[layer]:.3f} in a run.",
+            f"{words}, {_runs.LAYERS[layer].lower()}: {printed[layer]:.3f} "
+            f"{_weights.REACHED if printed[layer] else 'in a run.'}",
             kit.Band.around(printed[layer], "printed", atol=0.0005),
             # An interval around a number printed as zero is always wider than the number.
             compare="prediction" if printed[layer] else "run",

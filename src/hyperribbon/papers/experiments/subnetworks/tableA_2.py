@@ -23,7 +23,7 @@ STATEMENTS = (
             f"interval-{index + 1}",
             "Table A.2",
             f"{low:.5f} to {high:.5f} {share:.2f}%",
-            f"{share}% of the weights change by {low:.3f} to {high:.3f} in a run.",
+            f"{share}% of the weights change by {low:.3f} to {high:.3f} {_weights.REACHED}",
             kit.Band.around(share, "printed", atol=0.005),
         )
         for index, low, high, share in _intervals()
