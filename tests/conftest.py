@@ -3,6 +3,7 @@
 import gc
 import importlib.util
 import multiprocessing
+import signal
 import sys
 import warnings
 from pathlib import Path
@@ -29,17 +30,18 @@ def pytest_collection_finish() -> None:
 def in_fork():
     """Start a function in a copy of this process, which has all imports done; return the process.
 
-    The copy works on one thread: the others are not copied.
+    The copy works on one thread, since the others are not copied, and ends after some seconds.
     """
     begun = []
 
-    def work_alone(work, arguments):
+    def work_alone(work, arguments, seconds):
+        signal.alarm(seconds)
         torch.set_num_threads(1)
         work(*arguments)
 
-    def start(work, *arguments):
+    def start(work, *arguments, seconds=300):
         context = multiprocessing.get_context("fork")
-        process = context.Process(target=work_alone, args=(work, arguments))
+        process = context.Process(target=work_alone, args=(work, arguments, seconds))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # about those threads
             process.start()

@@ -4,10 +4,10 @@ import kill
 import pytest
 
 
-def run(in_fork, folder, seed, timeout, kills):
+def run(in_fork, folder, seed, seconds, kills):
     """Disturb tasks as often as is said: kills and full disks by task."""
-    process = in_fork(disturb, folder, seed, kills)
-    process.join(timeout)
+    process = in_fork(disturb, folder, seed, kills, seconds=seconds)
+    process.join()
     assert process.exitcode == 0
 
 
@@ -26,7 +26,7 @@ def test_kills_and_full_disks(tmp_path, in_fork):
     }
     ensembles = {"ensemble": (2, 0), "ensemble/together": (2, 1)}
     recordings = {"record/short": (6, 1), "record/wait": (3, 1)}
-    run(in_fork, tmp_path, 7, 300, recordings | ensembles | short)
+    run(in_fork, tmp_path, 7, 600, recordings | ensembles | short)
 
 
 @pytest.mark.slow
