@@ -81,7 +81,7 @@ def test_runs_open_and_compare(visit):
         "experiment",
         "experiment",
         "inspection",
-        "trajectory",
+        "recording",
     ]
     options.filter(has_text="ribbons_fig4").first.click()
     page.locator("article").first.wait_for()

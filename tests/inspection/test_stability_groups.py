@@ -30,6 +30,18 @@ def task():
     return Halves().double(), (inputs, torch.zeros(40, 1, dtype=torch.float64))
 
 
+def test_an_optimiser_inside_a_wrapper_is_read(task):
+    """Trainers hand out accelerate's or Lightning's wrapper, whose `.optimizer` is torch's."""
+
+    class Wrapper(torch.optim.Optimizer):
+        def __init__(self, optimizer):
+            self.optimizer, self.param_groups = optimizer, optimizer.param_groups
+
+    model, _ = task
+    own = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    assert update_rule(Wrapper(own), model) == update_rule(own, model)
+
+
 def _sgd(model, scale, first, second):
     groups = [
         {"params": module.parameters(), **options, "lr": scale * options["lr"]}

@@ -30,7 +30,7 @@ def found(tmp_path_factory):
     recorder.close()
     options = {"initial": trained.initial, "trajectory": recorder.trajectory, "batch_size": 32}
     quiet = Console(quiet=True)
-    return hr.inspect(model, loss, data, optimizer=0.1, k=4, budget=10, console=quiet, **options)
+    return hr.inspect(model, loss, data, optimizer=0.1, k=4, budget=60, console=quiet, **options)
 
 
 @pytest.fixture(scope="module")

@@ -68,6 +68,7 @@ def update_rule(optimizer: Any, model: nn.Module) -> UpdateRule:
 
     Args:
         optimizer: A torch SGD, Adam, AdamW or RMSprop, or a learning rate of gradient descent.
+            Wrappers with the optimiser as `.optimizer`, as Trainers have them, are unwrapped.
         model: The model whose parameters it updates.
 
     Raises:
@@ -75,6 +76,9 @@ def update_rule(optimizer: Any, model: nn.Module) -> UpdateRule:
             step.
         ArgumentError: The optimiser updates nothing of the model, or maximises.
     """
+    wrapped = getattr(optimizer, "optimizer", None)
+    if isinstance(wrapped, torch.optim.Optimizer):
+        return update_rule(wrapped, model)
     if not isinstance(optimizer, torch.optim.Optimizer):
         rate = check_positive("optimizer", optimizer)
         return UpdateRule("gradient descent", rate, 2.0, 0.0, f"gradient descent, η = {rate:g}")

@@ -16,7 +16,7 @@ _ERROR = 1e-6  # relative; single precision rounds to 6e-8
 
 
 def doctor() -> None:
-    """Examine the installation and every device for `hyperribbon doctor`.
+    """Check the installation, and every device against a known eigenvalue.
 
     For f(x) = wᵀx and the squared error on the rows of diag(1, 2, 3), the Hessian is
     (2/3)·diag(1, 4, 9): its largest eigenvalue is 6.

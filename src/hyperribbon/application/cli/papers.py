@@ -44,7 +44,7 @@ def list_experiments(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """List the papers' experiments on the command line, by paper and figure.
+    """List every figure of the papers, by paper.
 
     Times are for one core and one seed; "about" and "at least" mark estimates from other presets.
 

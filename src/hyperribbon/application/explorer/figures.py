@@ -93,6 +93,16 @@ def plain(values: ArrayLike) -> list[Any]:
     return entries.tolist()
 
 
+_EMPTY = {
+    "layout": {
+        **dict.fromkeys(("paper_bgcolor", "plot_bgcolor"), "rgba(0,0,0,0)"),
+        "xaxis": {"visible": False},
+        "yaxis": {"visible": False},
+    }
+}
+"""What a graph shows until its first figure arrives, on light and dark pages."""
+
+
 def picture_block(
     title: str, describe: str, id: str | dict[str, str], figure: Any = None, *, export: str = ""
 ) -> html.Figure:
@@ -109,8 +119,8 @@ def picture_block(
         html.Button(kind, type="button", className="quiet", **aria(f"Export {title} as {kind}"))
         for kind in (("SVG", "PNG", "CSV") if export else ())
     ]
-    shown = {} if figure is None else {"figure": figure}
-    graph = dcc.Graph(id=id, config={"displaylogo": False, "responsive": True}, **shown)
+    shown = _EMPTY if figure is None else figure
+    graph = dcc.Graph(id=id, config={"displaylogo": False, "responsive": True}, figure=shown)
     file_name: Any = {"data-name": export}
     return html.Figure(
         [

@@ -232,8 +232,10 @@ class Inspection(Result):
         if words is None and not numbers:
             count = sum(1 for _ in self)
             small.append(f"{count} numbers: .table(); pictures and explanations: .report(path)")
+        notes = Table.grid(padding=(0, 1))
         for line in small:
-            console.print(f"  [dim]{line}[/]", highlight=False)
+            notes.add_row(" ", f"[dim]{line}[/]")
+        console.print(notes, highlight=False)
 
     def _numbers(self) -> Table:
         table = Table(title="All numbers", title_justify="left")

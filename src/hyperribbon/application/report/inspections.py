@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -92,14 +93,19 @@ def inspection_tabs(folders: list[Path]) -> list[Tab]:
             damaged.append(Section(folder.name, warning=describe_damage(INSPECTION_FILE, error)))
     labels = distinct_labels([run.title for run in runs], [run.folder.name for run in runs])
     many = len(runs) > 1
-    side_by_side = [Section("Side by side", tables=[])] if many else []
+    side_by_side = []
     for run, label in zip(runs, labels, strict=True):
         run.title = run.summary.title = label
         for table in run.summary.tables:
             table.name = f"{label}-{table.name}"
     if many:
-        numbers = {run.title: run.numbers for run in runs}
-        side_by_side[0].tables.append(_side_by_side("comparison", numbers))
+        counts = Counter(key for run in runs for key in run.numbers)
+        numbers = {
+            run.title: {key: row for key, row in run.numbers.items() if counts[key] > 1}
+            for run in runs
+        }
+        table = _side_by_side("comparison", numbers)
+        side_by_side = [Section("Side by side", tables=[table])] if table.rows else []
     tabs = {"Summary": [*damaged, *(run.summary for run in runs), *side_by_side]}
     for name in dict.fromkeys(name for run in runs for name in run.parts):
         parts = {run.title: run.parts[name] for run in runs if name in run.parts}
@@ -247,8 +253,8 @@ def _part_section(name: str, parts: dict[str, _Part], *, many: bool) -> Section:
                 picture = part.pictures[chart]
                 title = f"{label} · {picture.title}" if many else picture.title
                 section.pictures.append(dataclasses.replace(picture, title=title))
-    if many:
-        numbers = {label: part.numbers for label, part in parts.items()}
+    numbers = {label: part.numbers for label, part in parts.items()}
+    if many and any(numbers.values()):
         section.tables.append(_side_by_side(f"{name}-numbers", numbers))
     elif first.numbers:
         section.tables.append(Table(f"{name}-numbers", "", _COLUMNS, list(first.numbers.values())))

@@ -43,6 +43,11 @@ class Entry:
         """The displayed name of a catalogued run."""
         return self.folder.resolve().name if self.name == "." else self.name
 
+    @property
+    def shown_kind(self) -> str:
+        """The displayed kind of a catalogued run."""
+        return "recording" if self.kind == "trajectory" else self.kind
+
     @cached_property
     def damage(self) -> str:
         """Why the run cannot be shown; empty if it can."""

@@ -88,6 +88,9 @@ def draw_metrics(trajectories: Mapping[str, Trajectory]) -> dict[str, Drawing]:
     places = [x for figure in figures.values() for trace in figure["data"] for x in trace["x"]]
     for figure in figures.values():  # one range for all: charts are read below each other
         figure["layout"]["xaxis"]["range"] = [min(places), max(places)]
+        values = {y for trace in figure["data"] for y in trace["y"] if y is not None}
+        if len(values) == 1:  # plotly would show a constant c from c - 1 to c + 1
+            figure["layout"]["yaxis"]["range"] = sorted((0.0, 2 * values.pop()))
     return figures
 
 

@@ -45,7 +45,7 @@ class StoredPage:
         """Return the stored-runs page with the runs named in a link opened."""
         stated, entries = read_query(search), find_entries(self._store)
         options = [
-            {"label": f"{'damaged' if entry.damage else entry.kind}: {name}", "value": name}
+            {"label": f"{'damaged' if entry.damage else entry.shown_kind}: {name}", "value": name}
             for name, entry in entries.items()
         ]
         known = {option["value"] for option in options}
@@ -176,7 +176,7 @@ def _show_or_explain(entry: Entry, side: str, stated: Mapping[str, str]) -> html
 
 
 def _show_entry(entry: Entry, side: str, stated: Mapping[str, str]) -> html.Article:
-    about: list[Any] = [f"{entry.kind} {entry.name}"]
+    about: list[Any] = [f"{entry.shown_kind} {entry.name}"]
     if entry.kind == "trajectory":
         about += [" · ", dcc.Link("follow", href=f"/live{write_query({'run': entry.name})}")]
     blocks: list[Any] = [

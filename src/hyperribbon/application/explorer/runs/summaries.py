@@ -99,8 +99,7 @@ def _summarize(
             values = _measured(entry)
     except UNREADABLE as error:
         text, state = f"Cannot be read: {str(error) or repr(error)}", "damaged"
-    shown_kind = "recording" if kind == "trajectory" else kind
-    about = (shown_kind, state, changed, in_words(size), text[:300])
+    about = (entry.shown_kind, state, changed, in_words(size), text[:300])
     return RunSummary(name, entry.label, *about, curves, metrics, values)
 
 

@@ -172,7 +172,8 @@ def _layers(numbers: Numbers, usual: Usual, config: Config) -> Answer | None:
     first, second = numbers.get("layers.first_share"), numbers.get("layers.second_share")
     if first is None or second is None:
         return None
-    layer, next_layer = (q.name.partition("layer, ")[2] for q in (first, second))
+    names = (q.name.partition("layer, ")[2] for q in (first, second))
+    layer, next_layer = (f"Layer {n}" if n[:1].isdigit() else n for n in names)
     finding = f"{layer} holds {_percent(first)} of the curvature{_of(first, config)}."
     if second.value > _LITTLE * first.value:
         meaning = f"{next_layer} is second with {_percent(second)}: no layer stands out."

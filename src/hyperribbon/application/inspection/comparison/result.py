@@ -309,8 +309,8 @@ def _sentence(entry: Difference | Shared, a: str, b: str) -> str:
         return f"{name}: {entry.value:.3g}{error}."
     if entry.lower is None:
         return ""
-    low, high = (a, b) if entry.lower == "a" else (b, a)
-    return f"{name}: {low} is lower than {high} by {abs(entry.difference):.3g}{error}."
+    low = a if entry.lower == "a" else b
+    return f"{name}: lower in {low}, by {abs(entry.difference):.3g}{error}."
 
 
 def save_comparison(comparison: Comparison, folder: Path) -> Path:
@@ -363,7 +363,12 @@ def _chart(comparison: Comparison) -> Chart:
     values = np.array([e.difference for e in entries])
     colors = tuple({"a": 0, "b": 1, None: 7}[entry.lower] for entry in entries)
     a, b = comparison.names
-    bars = Bars(tuple(e.key for e in entries), values / sizes, reach / sizes, colors=colors)
+    bars = Bars(
+        tuple(e.name.partition(" (")[0] for e in entries),
+        values / sizes,
+        reach / sizes,
+        colors=colors,
+    )
     texts = f"{a} minus {b}, relative to their mean", "relative difference", ""
     caption = (
         f"Below zero {a} has less of a quantity, above zero {b}. Error bars are 95% intervals over "
