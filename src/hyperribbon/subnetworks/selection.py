@@ -22,7 +22,7 @@ from hyperribbon.core.checks import (
     validate,
 )
 from hyperribbon.core.devices.tensors import host_array
-from hyperribbon.subnetworks.shrinking import UnitRanking
+from hyperribbon.subnetworks.shrinking import SHARES, UnitRanking
 from hyperribbon.subnetworks.states import (
     State,
     check_same_architecture,
@@ -206,7 +206,7 @@ def select(
         check_fraction("fraction", fraction)
     else:
         check_only_of_fractions(order, scope)
-    check_choice("of", of, ("units", "parameters"))
+    check_choice("of", of, SHARES)
     if granularity == "weight":
         check_absent("of", None if of == "units" else of, "single weights are selected")
     how = {"criterion": criterion, "order": order, "scope": scope, "include": include}

@@ -22,6 +22,9 @@ from hyperribbon.subnetworks.operations import prune
 from hyperribbon.subnetworks.states import State, layer_of, state_of
 from hyperribbon.subnetworks.units import Units, find_units
 
+SHARES = ("units", "parameters", "file")
+"""What a fraction of the channels and heads may be a share of."""
+
 _SAME = 1e-4  # by how much outputs may differ, relative to the largest
 
 
@@ -59,7 +62,7 @@ class UnitRanking:
         Raises:
             ArgumentError: All units that can be removed hold less.
         """
-        check_choice("of", of, ("units", "parameters", "file"))
+        check_choice("of", of, SHARES)
         most = self.size - len({self.units.families[unit] for unit in self.order})
         count = int(check_fraction("fraction", fraction) * self.size + 0.5)
         if of != "units":
