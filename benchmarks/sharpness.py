@@ -1,11 +1,16 @@
 """How far forecasts of the sharpness are off: the study behind the bands of `predict_sharpness`.
 
     python -m benchmarks.sharpness              # the study, stored in the package
-    python -m benchmarks.sharpness --held-out   # 20 trainings on other data, widths and seeds
+    python -m benchmarks.sharpness --held-out   # 40 trainings on other data, widths and seeds
 
 Each training is one row, stored when it is done; a run that was killed continues. The held-out
-trainings need Fashion-MNIST in the folder HYPERRIBBON_DATA. Settings and the rule of the band were
-fixed before any row was computed.
+trainings need Fashion-MNIST and CIFAR-10 in the folder HYPERRIBBON_DATA. Settings and the rule of
+the band were fixed before any row was computed.
+
+A narrower rule was tried: under cross-entropy by whether the forecast reaches the stability limit
+(a factor of 76 instead of 1,833 in the median), under squared loss by network alone. Leaving one
+out, it covered 94%, and 19 of the first 20 held-out trainings, on which it was chosen; but only 16
+of the other 20, of which the rule above covers 18.
 """
 
 from __future__ import annotations
@@ -35,20 +40,29 @@ ACTIVATIONS = {"smooth": (nn.Tanh, nn.GELU, nn.SiLU), "ReLU": (nn.ReLU, nn.Leaky
 def load(name: str, scaling: str, seed: int) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Return inputs, targets (labels, or numbers of a regression) and the number of outputs."""
     rng = np.random.default_rng(seed)
-    if name in ("digits", "mnist5k", "fashion_mnist"):
-        split = "train" if name == "fashion_mnist" else "all"
+    if name in ("digits", "mnist5k", "fashion_mnist", "cifar10"):
+        split = "train" if name in ("fashion_mnist", "cifar10") else "all"
         data = hr.load_data(name, split, limit=SAMPLES, seed=seed)
-        images = data.inputs.float().reshape(len(data.inputs), 1, *data.inputs.shape[-2:])
+        shape = len(data.inputs), -1, *data.inputs.shape[-2:]
+        images = data.inputs.float().reshape(shape).mean(1, keepdim=True)
         x = F.avg_pool2d(images, 2) if images.shape[-1] > 8 else images
         x, y, outputs = x.flatten(1), data.targets.long(), 10
     else:
         if name == "friedman":
             inputs, numbers = datasets.make_friedman1(SAMPLES, random_state=seed)
+        elif name == "friedman2":
+            inputs, numbers = datasets.make_friedman2(SAMPLES, random_state=seed)
+        elif name == "moons":
+            inputs, numbers = datasets.make_moons(SAMPLES, noise=0.2, random_state=seed)
+        elif name == "clusters":
+            inputs, numbers = datasets.make_classification(
+                SAMPLES, 12, n_informative=6, n_classes=4, random_state=seed
+            )
         else:
             inputs, numbers = getattr(datasets, f"load_{name}")(return_X_y=True)
         kept = rng.permutation(len(inputs))[:SAMPLES]
         x, numbers = torch.from_numpy(inputs[kept]).float(), numbers[kept]
-        if name in ("diabetes", "friedman"):
+        if name in ("diabetes", "friedman", "friedman2"):
             numbers = (numbers - numbers.mean()) / numbers.std()
             y, outputs = torch.from_numpy(numbers).float().unsqueeze(1), 1
         else:
@@ -96,21 +110,36 @@ def study_rows() -> list[dict[str, Any]]:
     return rows
 
 
+HELD = {
+    # data sets, widths of chains and of convolutions, rates, steps of chains and of convolutions
+    1000: (
+        ["wine", "iris", "fashion_mnist", "friedman"],
+        *([24, 40, 96], [6, 12], [0.15, 0.5], [400, 900], [200, 400]),
+    ),
+    2000: (
+        ["moons", "clusters", "cifar10", "friedman2"],
+        *([20, 48, 80], [5, 10], [0.2, 0.7], [500, 1000], [250, 500]),
+    ),
+}
+"""Settings of the held-out trainings, by their first seed."""
+
+
 def held_out_rows() -> list[dict[str, Any]]:
-    """Return the settings of 20 other trainings."""
+    """Return the settings of twice 20 other trainings."""
     rows = []
-    networks = ["linear"] * 2 + ["smooth"] * 7 + ["ReLU"] * 6 + ["convolutional"] * 5
-    for place, network in enumerate(networks):
-        rng = np.random.default_rng([11, place])
-        names = ["wine", "iris", "fashion_mnist", "friedman"]
-        name = "fashion_mnist" if network == "convolutional" else str(rng.choice(names))
-        loss = str(rng.choice(["squared loss", "CrossEntropyLoss"]))
-        loss = "squared loss" if name == "friedman" else loss
-        row = draw(rng, network, loss, str(rng.choice(["raw", "standardised"])), name)
-        row["width"] = int(rng.choice([6, 12] if network == "convolutional" else [24, 40, 96]))
-        row["rate"] = float(rng.choice([0.15, 0.5]))
-        row["steps"] = int(rng.choice([200, 400] if network == "convolutional" else [400, 900]))
-        rows.append(row | {"seed": 1000 + place})
+    for first, (names, chain, convolution, rates, steps, fewer) in HELD.items():
+        networks = ["linear"] * 2 + ["smooth"] * 7 + ["ReLU"] * 6 + ["convolutional"] * 5
+        for place, network in enumerate(networks):
+            rng = np.random.default_rng([11 * first // 1000, place])
+            is_image = network == "convolutional"
+            name = names[2] if is_image else str(rng.choice(names))
+            loss = str(rng.choice(["squared loss", "CrossEntropyLoss"]))
+            loss = "squared loss" if name == names[3] else loss
+            row = draw(rng, network, loss, str(rng.choice(["raw", "standardised"])), name)
+            row["width"] = int(rng.choice(convolution if is_image else chain))
+            row["rate"] = float(rng.choice(rates))
+            row["steps"] = int(rng.choice(fewer if is_image else steps))
+            rows.append(row | {"seed": first + place})
     return rows
 
 
