@@ -69,7 +69,7 @@ class Audit:
             norm: ‖A‖.
         """
         image = precise_images(self._products, self._vector)
-        error = float(self._products.norms(image - self._claim))
+        error = float(self._products.norms(self._claim.sub_(image)))
         return _SAFETY * error + least_floor(self._products, norm)
 
 

@@ -31,10 +31,10 @@ from hyperribbon.core.parameters import copies_of
 from hyperribbon.core.result import Result
 from hyperribbon.core.states import load_state, save_state
 from hyperribbon.core.store import (
-    add_to_manifest,
     clear_leftovers,
     config_hash,
     ensure_folder,
+    list_new_files,
     make_folder,
 )
 from hyperribbon.subnetworks.evaluation import Metric
@@ -274,6 +274,7 @@ class _Trainings:
             return
         self._folder = make_folder(ensure_folder("folder", folder) / config_hash(settings))
         clear_leftovers(self._folder)
+        list_new_files(self._folder, "ticket")
 
     def __call__(
         self, name: str, start: State, pruned: Mask | None
@@ -304,7 +305,7 @@ class _Trainings:
         if file is not None and self._folder is not None:
             number = torch.tensor(value, dtype=torch.float64, device="cpu")
             save_state(file, {**trained, _METRIC: number})
-            add_to_manifest(self._folder, "ticket", [file.name])
+            list_new_files(self._folder, "ticket")
         return trained, value
 
 

@@ -12,7 +12,12 @@ from hyperribbon.core.store.atomic import (
     writing,
 )
 from hyperribbon.core.store.kept import Kept, content_digest
-from hyperribbon.core.store.manifest import add_to_manifest, finish_save, save_folder
+from hyperribbon.core.store.manifest import (
+    add_to_manifest,
+    finish_save,
+    list_new_files,
+    save_folder,
+)
 from hyperribbon.core.store.runs import (
     RunFolder,
     Store,
@@ -32,6 +37,7 @@ __all__ = [
     "content_digest",
     "describe_environment",
     "git_commit",
+    "list_new_files",
     "ensure_folder",
     "finish_save",
     "load_tree",

@@ -56,6 +56,7 @@ from hyperribbon.core.store.trajectory_files import (
 from hyperribbon.core.store.trees import STATE_KEY, TREE_KEY, load_tree
 
 _JSON_FILES = ("run.json", "claims.json", "inspection.json", "tiles.json", "cost.json")
+_MOST_RECORDS = 1 << 24
 _LEFTOVER = "left over from a killed process"
 
 
@@ -122,7 +123,9 @@ def check_folder(folder: str | Path, *, repair: bool = False) -> FolderCheck:
     for place, inside, names in os.walk(folder):
         at = Path(place)
         if HEADER in (*names, *inside) or any(at.glob("records*/block-*.bin")):
-            inside.clear()
+            own = ("weights", "state")  # others: the recording that an ensemble's member resumes
+            others = [n for n in inside if n not in own and not is_record_folder(n)]
+            inside[:] = [name for name in others if not name.startswith("damaged-")]
             trajectories += 1
             try:
                 found = repair_trajectory(at) if repair else verify_trajectory(at)
@@ -162,7 +165,8 @@ def _check_files(
     if manifest is not None:
         damage |= manifest.find_damage(folder)
     own = (*_JSON_FILES, "result.safetensors")
-    for name in (*names, *(name for name in inside if name in own)):
+    folders = [name for name in inside if name in own or name.endswith(".safetensors")]
+    for name in (*names, *folders):
         if manifest is None or (name not in manifest.files and name != MANIFEST):
             what = find_damage(folder / name)
             read += what is not None
@@ -428,8 +432,8 @@ def _find_records(found: TrajectoryCheck) -> Path | None:
     try:
         header = read_header(folder)
         records = records_folder(folder, header)
-        if read_count(records) is None and records.is_dir():
-            found.add(records / COUNT, "it is missing")
+        if records.is_dir() and (what := _find_damage_of_count(records / COUNT)):
+            found.add(records / COUNT, what)
         return records
     except ArgumentError as error:
         if "newer hyperribbon" in error.reason or "outside" in error.reason:
@@ -438,6 +442,16 @@ def _find_records(found: TrajectoryCheck) -> Path | None:
     candidates = [path for path in folder.glob("records*") if is_record_folder(path.name)]
     filled = [path for path in candidates if block_files(path)]
     return max(filled, key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def _find_damage_of_count(path: Path) -> str:
+    """Return what is wrong with the file whose size, in zeros, is a number of records."""
+    try:
+        with open_regular(path) as file:
+            is_zero = not file.read(_MOST_RECORDS).strip(b"\0")
+        return "" if is_zero and not path.is_symlink() else "it does not count records"
+    except OSError as error:
+        return "it is missing" if not os.path.lexists(path) else f"it cannot be read ({error})"
 
 
 def _verify_blocks(found: TrajectoryCheck, records: Path) -> None:

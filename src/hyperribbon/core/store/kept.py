@@ -13,7 +13,7 @@ from hyperribbon.core import checks
 from hyperribbon.core.checks import is_tensor
 from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.core.store.atomic import clear_leftovers, ensure_folder, make_folder
-from hyperribbon.core.store.manifest import add_to_manifest
+from hyperribbon.core.store.manifest import list_new_files
 from hyperribbon.core.store.trees import load_tree, save_tree
 
 
@@ -32,6 +32,7 @@ class Kept:
             place = ensure_folder("folder", Path(checks.path("folder", folder)))
             self._folder = make_folder(place / content_digest(*request))
             clear_leftovers(self._folder)
+            list_new_files(self._folder, "pieces")
 
     def __call__(self, name: str, compute: Callable[[], Any]) -> Any:
         """Return a piece by its name: the one that is kept, or a new one.
@@ -44,7 +45,7 @@ class Kept:
         file = self._folder / f"{name}.safetensors"
         if not file.is_file():
             save_tree(file, compute())
-            add_to_manifest(self._folder, "pieces", [file.name])
+            list_new_files(self._folder, "pieces")
         return load_tree(file)
 
 

@@ -125,7 +125,24 @@ def add_to_manifest(folder: Path, kind: str, names: Iterable[str]) -> None:
         except ValueError:
             listed = None
         files = {n: e for n, e in listed.files.items() if (folder / n).is_file()} if listed else {}
-        Manifest(kind, files=files | list_files(folder, names)).write(folder)
+        files |= list_files(folder, names)
+        Manifest(kind, files=dict(sorted(files.items()))).write(folder)
+
+
+def list_new_files(folder: Path, kind: str) -> None:
+    """List the states and trees that are not in the manifest, as after a kill.
+
+    Args:
+        folder: The folder.
+        kind: See `Manifest`.
+    """
+    try:
+        listed = read_manifest(folder)
+    except ValueError:
+        listed = None
+    known = listed.files if listed else {}
+    if new := [f.name for f in folder.glob("*.safetensors") if f.name not in known]:
+        add_to_manifest(folder, kind, new)
 
 
 @contextmanager

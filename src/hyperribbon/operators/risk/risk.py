@@ -448,7 +448,7 @@ class Risk:
         other = copy.copy(self)
         other._is_beside, other.memory = True, self.memory / _BESIDE
         weights = sum(tensor.numel() for tensor in self.function.state.values())
-        vectors = 4 * self.space.dimension + weights
+        vectors = 3 * self.space.dimension + weights
         return other._layout().total + vectors * torch.float64.itemsize
 
     def check_in(self) -> None:
