@@ -4,7 +4,13 @@ import ast
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
+from torch import nn
+
+import hyperribbon as hr
+from hyperribbon.core import ArgumentError
 
 TESTS = Path(__file__).parent.parent
 
@@ -181,3 +187,13 @@ def test_every_fault_has_its_tests(fault):
     for place in FAULTS[fault].split():
         path, name = place.split("::")
         assert name in names_in(path), place
+
+
+def test_records_without_motion_and_labels_without_a_class_are_refused():
+    H = np.diag([3.0, 2.0, 1.0])
+    with pytest.raises(ArgumentError, match="do not move"):
+        hr.variance_flatness(np.zeros((40, 3)), H, warn=False, strict=False)
+    model = nn.Linear(3, 2)
+    data = torch.ones(4, 3), torch.tensor([0, 1, 2, 1])
+    with pytest.raises(ArgumentError, match="labels are from 0 to 2"):
+        hr.prunable(model, nn.CrossEntropyLoss(), data, metric="accuracy")

@@ -211,6 +211,10 @@ def variance_flatness(
         error.rename("curvature")
         raise
     both = moving & used
+    if both.sum() < 3:
+        reason = f"{both.sum()} of its modes move and were seen long enough"
+        remedy = "Record longer: a slope needs three."
+        raise ArgumentError("trajectory", found.modes, reason, remedy)
     corrected, deviation, freedom = _cross_fit(found, both, H[np.ix_(both, both)])
     reach = np.nan if doubt else float(stdtrit(freedom, (1 + confidence) / 2)) * deviation
     low, high = corrected - reach, corrected + reach
