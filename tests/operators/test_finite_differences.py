@@ -147,3 +147,15 @@ def test_some_entries_stand_for_all_of_a_large_tensor(monkeypatch):
     row = torch.zeros(300, 40)
     row[150] = 1
     assert verification.some_entries(row).any()
+
+
+def test_overflow_is_named_as_the_reason():
+    def loss(outputs, targets):
+        return (3e19 * outputs - targets).square().mean()
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))
+    data = torch.randn(8, 3), torch.randn(8, 1)
+    with pytest.raises(ArgumentError, match="overflow") as caught:
+        hr.Hessian(model, loss, data) @ torch.randn(21)
+    assert "inf" not in str(caught.value) and "autograd" not in str(caught.value)

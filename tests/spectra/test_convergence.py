@@ -6,7 +6,7 @@ import torch
 
 from hyperribbon.spectra import eigsh
 from hyperribbon.spectra.krylov import convergence
-from hyperribbon.spectra.krylov.convergence import DOUBT, Evidence, copies, tolerances
+from hyperribbon.spectra.krylov.convergence import DOUBT, Evidence, copies, tolerances, wanted_ends
 from hyperribbon.spectra.krylov.lanczos import Search
 from hyperribbon.spectra.products import Products
 
@@ -105,10 +105,63 @@ def test_tolerances_are_relative_to_the_value_or_to_a_tenth_of_the_norm():
 
 
 def test_copies_count_where_they_would_change_another_value():
-    values, slack = torch.tensor([1.0, 5.0, 5.0001]), torch.full((3,), 0.01)
-    starts, count = copies(values, slack, "LA")
-    torch.testing.assert_close(starts, values - 0.005)
-    assert count.tolist() == [[False, True, True], [False] * 3, [False] * 3]
+    values, slack = torch.tensor([1.0, 5.0, 5.0001], dtype=torch.float64), torch.full((3,), 0.01)
+    assert copies(values, slack, "LA") == {1: pytest.approx(4.995)}
+    assert copies(values[1:], slack[1:], "LA") == {}
+    assert copies(values, slack, "SA") == {-1: pytest.approx(-1.005)}
+    assert set(copies(torch.tensor([-3.0, -1.0, 1.0, 3.0]), torch.full((4,), 0.1), "BE")) == {1, -1}
+
+
+@pytest.mark.parametrize("which", ["LA", "SA", "LM", "BE"])
+def test_below_its_limit_the_rest_hides_no_wanted_eigenvalue(which):
+    """By counting eigenvalues of dense matrices beside any orthonormal vectors."""
+    rng = np.random.default_rng(0)
+    verdicts = set()
+    for _ in range(60):
+        size, known, k = 12, 7, 3
+        Q = np.linalg.qr(rng.normal(size=(size, size)))[0]
+        spectrum = np.concatenate([rng.choice([-3, -2, 2, 3], size=4), rng.uniform(-1, 1, 8)])
+        A = (Q * spectrum) @ Q.T
+        tilt = np.linalg.qr(Q + 0.2 * rng.uniform() * rng.normal(size=Q.shape))[0]
+        first = rng.permutation(5)[:4] if rng.uniform() < 0.5 else np.arange(4)
+        V = np.linalg.qr(np.concatenate([tilt[:, first], tilt[:, -known + 4 :]], 1))[0]
+        theta, S = np.linalg.eigh(V.T @ A @ V)
+        V = V @ S
+        U = np.linalg.qr(np.concatenate([V, np.eye(size)], 1))[0][:, known:]
+        R, B = torch.from_numpy(U.T @ A @ V), U.T @ A @ U
+        ritz, slack = torch.from_numpy(theta), torch.full((k,), 0.3, dtype=torch.float64)
+        wanted = convergence.select(ritz, k, which)
+        exact = torch.from_numpy(np.sort(spectrum))
+        expected = exact[convergence.select(exact, k, which)]
+        found = ritz[wanted]
+        if which == "LM":
+            found, expected = found.abs().sort().values, expected.abs().sort().values
+        is_right = bool(((found - expected).abs() <= 0.3 + 1e-9).all())
+        ends = wanted_ends(ritz, R, ritz[wanted], slack, which, {})
+        added = [R @ torch.diag(end.weights) @ R.T for end in ends]
+        is_shown = all(
+            float(torch.linalg.eigvalsh(end.sign * torch.from_numpy(B) + more)[-1]) < end.limit
+            for end, more in zip(ends, added, strict=True)
+        )
+        for end, more in zip(ends, added, strict=True):
+            assert end.push == pytest.approx(float(torch.linalg.eigvalsh(more)[-1]))
+        assert is_right or not is_shown
+        verdicts.add((is_right, is_shown))
+    assert (True, True) in verdicts and (False, False) in verdicts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("values", [(5.0, 5.0, 4.0, 1.0), (5.0, 4.0, 4.0, 4.0, 1.0, 1.0)])
+def test_a_second_chain_finds_copies_as_often_as_it_says(diagonal_of, monkeypatch, values):
+    """A doubt of 0.2 lets copies stay unseen in at most a fifth of the calls."""
+    monkeypatch.setattr(convergence, "DOUBT", 0.2)
+    op = diagonal_of((*values, *np.linspace(-0.5, 0.5, 400)), dtype=torch.float64)
+    wrong = 0
+    for seed in range(60):
+        spectrum = eigsh(op, 3, tol=1e-3, method="lanczos", certificate="full", seed=seed)
+        exact = torch.tensor(sorted(values, reverse=True)[:3], dtype=torch.float64)
+        wrong += bool(((spectrum.eigenvalues - exact).abs() > spectrum.bounds).any())
+    assert wrong / 60 <= 0.2 + 3 * 0.05
 
 
 def test_bounds_hold_and_are_infinite_where_nothing_is_shown(diagonal_of):

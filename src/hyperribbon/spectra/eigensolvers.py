@@ -75,8 +75,9 @@ def eigsh(
     more than that, so the sharpness (k=1) is certain; of several pairs, one in between may be
     missing, such as a second copy of a repeated eigenvalue. "full" shows that none is missing: the
     i-th eigenvalue that was asked for lies within `bounds` of the i-th one listed. Lanczos shows it
-    from the growth of its chain, see `Evidence`, and is wrong with a probability below 0.001 of its
-    random start; that takes about 1.5 times the products. The dense methods see all eigenvalues.
+    from the growth of a second chain beside the first, see `End` and `Evidence`, and is wrong with
+    a probability below 0.001 of its random start; that mostly takes 1.2 to 1.6 times the products.
+    The dense methods see all eigenvalues.
 
     Methods: "dense" forms the matrix; "gram" uses A = FᵀF through the smaller FFᵀ, for operators
     that have `gram()`; "lanczos" is thick-restart Lanczos with full reorthogonalisation on the

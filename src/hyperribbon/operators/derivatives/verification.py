@@ -328,8 +328,15 @@ def agreement(dtype: torch.dtype) -> float:
     return _AGREE.get(dtype, _COARSE)
 
 
-def _error(names: Sequence[str], size: float, order: str) -> Disagreement:
+def _error(names: Sequence[str], size: float, order: str) -> ArgumentError:
     listed = ", ".join(names[:5]) + (" …" if len(names) > 5 else "")
+    if not math.isfinite(size):
+        return ArgumentError(
+            "model",
+            listed or "all parameters",
+            f"its {order} derivatives, or the finite differences that check them, overflow",
+            "Scale the outputs or the weights down, or use double precision: model.double().",
+        )
     return Disagreement(
         "model",
         listed,

@@ -103,6 +103,14 @@ class Basis:
         del turned  # a view would keep the memory of all of it
         self._project(image, weights[0])
 
+    def mark(self) -> tuple[int, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Return what `rewind` takes to drop all vectors that are added from now on."""
+        return self.size, self.projected, self.weights, self.outside
+
+    def rewind(self, mark: tuple[int, torch.Tensor, torch.Tensor, torch.Tensor]) -> None:
+        """Return to a mark; the vectors before it are still there."""
+        self.size, self.projected, self.weights, self.outside = mark
+
     def ritz(self, start: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """Return Ritz values (ascending) and coefficients (columns) on the vectors from `start`."""
         return self.products.eigh(self.projected[start:, start:])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from math import log, pi, sqrt
+from dataclasses import dataclass
+from math import inf, log, pi, sqrt
+from typing import Annotated as Float
 
 import torch
 
@@ -12,6 +14,7 @@ DOUBT = 0.001
 _SMALL = 0.1  # part of ‖A‖ below which eigenvalues are no longer wanted relative to themselves
 _SEEN = 0.5  # of a tolerance: eigenvalues that close to a wanted one are not told from it
 _INSIDE = 0.999  # points on an edge are outside
+_POINTS = 8  # between a wanted value and the end of its tolerance, where eigenvalues are counted
 
 
 def select(values: torch.Tensor, k: int, which: str) -> torch.Tensor:
@@ -98,7 +101,7 @@ class Evidence:
     """
 
     def __init__(self, size: int) -> None:
-        self._needed = log(sqrt(2 * size / pi) / DOUBT)
+        self.needed = log(sqrt(2 * size / pi) / DOUBT)
         self._dropped: list[torch.Tensor] = []
         self._passed = 0.0  # sum of the logarithms of all couplings but the last
         self.nodes = torch.empty(0, dtype=torch.float64, device="cpu")
@@ -128,7 +131,7 @@ class Evidence:
         """Return whether there is an eigenvalue at none of the points (n,), with doubt for each."""
         if float(self.coupling) == 0:
             return torch.ones(len(points), dtype=torch.bool, device="cpu")
-        return self.growth(points) >= self._needed
+        return self.growth(points) >= self.needed
 
     def growth(self, points: torch.Tensor) -> torch.Tensor:
         """Return the logarithm (n,) of |p| at points, or of what may replace it."""
@@ -139,10 +142,11 @@ class Evidence:
         is_outside = (points < nodes.min()) | (points > nodes.max())
         return torch.where(is_outside, growth + shares.log1p() / 2, growth)
 
-    def shows(self, values: torch.Tensor, slack: torch.Tensor, which: str) -> torch.Tensor:
-        """Return for each wanted value (k,) whether nothing unseen lies further out by its slack.
+    def level(self, values: torch.Tensor, slack: torch.Tensor, which: str) -> float:
+        """Return the least growth, copies apart, where unseen eigenvalues would change a value.
 
-        Eigenvalues within half the slack of a wanted one count as copies of it, see `copies`.
+        From `needed` on nothing unseen lies beyond a wanted value by its slack. Eigenvalues within
+        half the slack of a wanted one count as copies of it, see `copies`.
         """
         near = _SEEN * slack
         points = torch.cat([values + slack, values - slack, values + near, values - near])
@@ -150,18 +154,96 @@ class Evidence:
             outer = values.abs() + slack
             points = torch.cat([points, outer, -outer])
         gaps = (points.unsqueeze(1) - values.unsqueeze(0)).abs()
-        settled = self.excludes(points) | (gaps < _INSIDE * near).any(1)
-        return (settled | ~beyond(points, values, slack, which)).all(1)
+        matters = beyond(points, values, slack, which).any(0) & ~(gaps < _INSIDE * near).any(1)
+        if float(self.coupling) == 0 or not bool(matters.any()):
+            return inf
+        return float(self.growth(points[matters]).min())
 
 
-def copies(
-    values: torch.Tensor, slack: torch.Tensor, which: str
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return where copies of wanted values (k,) begin, and whether (k, k) they would count.
+def copies(values: torch.Tensor, slack: torch.Tensor, which: str) -> dict[int, float]:
+    """Return from where on copies of wanted values (k,) would change others, by the sign of an end.
 
     A copy of the second value counts for the first one when it may lie further out by more than
     the slack: if it had not been seen, the first value would be another than was asked for.
+
+    Returns:
+        The least such place, times the sign; nothing for an end where no copy counts.
     """
-    outwards = directions(values, which) * _SEEN * slack
-    count = beyond(values + outwards, values, slack, which) & (slack > 0)
-    return values - outwards, count
+    signs = directions(values, which)
+    outwards = signs * _SEEN * slack
+    matter = (beyond(values + outwards, values, slack, which) & (slack > 0)).any(0)
+    starts = {sign: sign * (values - outwards)[matter & (signs == sign)] for sign in (1, -1)}
+    return {sign: float(some.min()) for sign, some in starts.items() if len(some)}
+
+
+@dataclass(frozen=True)
+class End:
+    """What is to be shown of an operator A beside a basis, so that nothing is missing at one end.
+
+    With Ritz values θ of a basis V, the residuals U R of its Ritz vectors, with orthonormal U, and
+    A's part B on what is orthogonal to V, A − x is congruent to
+
+        (θ − x) ⊕ (B + U Γ(x) Uᵀ − x),    Γ(x) = R (x − θ)⁻¹ Rᵀ.
+
+    So, by Sylvester's law of inertia, A has as many eigenvalues above x as there are Ritz values
+    if B + U Γ(x) Uᵀ < x. A wanted value λ is right where that holds for some x between λ and
+    λ + slack. It holds for all of them at once if
+
+        B + U R diag(w) Rᵀ Uᵀ < limit,    w_j = max over the x of 1/(x − θ_j), at least 0,
+
+    with the smallest x as the limit. Where only copies may be missing, the place from which on they
+    count takes the part of it, see `copies`. At the lower end all signs are reversed.
+
+    Attributes:
+        sign: 1 for the upper end, −1 for the lower one.
+        limit: The limit, of A times the sign.
+        place: Where copies begin to count, times the sign; infinite where none do.
+        weights: w, (m,).
+        push: The largest eigenvalue of R diag(w) Rᵀ.
+    """
+
+    sign: int
+    limit: float
+    place: float
+    weights: Float[torch.Tensor, "m"]
+    push: float
+
+
+def wanted_ends(
+    ritz: torch.Tensor,
+    residuals: torch.Tensor,
+    values: torch.Tensor,
+    slack: torch.Tensor,
+    which: str,
+    places: dict[int, float],
+) -> list[End]:
+    """Return what is to be shown at each end from which eigenvalues are wanted.
+
+    Args:
+        ritz: θ, (m,).
+        residuals: R, (c, m).
+        values: Wanted Ritz values (k,).
+        slack: (k,), how far eigenvalues may be from them.
+        which: Where they are wanted.
+        places: From where on copies count, see `copies`.
+    """
+    signs, squares = directions(values, which), residuals.square().sum(0)
+    parts = torch.arange(1, _POINTS + 1, dtype=values.dtype, device="cpu") / _POINTS
+    ends: list[End] = []
+    for sign in (1, -1):
+        mine = torch.ones_like(signs, dtype=torch.bool) if which == "LM" else signs == sign
+        if not bool(mine.any()):
+            continue
+        sizes = values[mine].abs() if which == "LM" else sign * values[mine]
+        points = sizes.unsqueeze(1) + slack[mine].unsqueeze(1) * parts
+        inverse = torch.where(squares > 0, 1 / (points.unsqueeze(2) - sign * ritz), 0.0)
+        inverse = inverse.clamp(min=0)
+        best = (points - (inverse * squares).sum(2)).argmax(1, keepdim=True)
+        weights = inverse.take_along_dim(best.unsqueeze(2), 1).amax((0, 1))
+        at_place = torch.where(squares > 0, 1 / (places.get(sign, inf) - sign * ritz), 0.0)
+        weights = torch.maximum(weights, at_place)
+        pushes = torch.linalg.svdvals(residuals * weights.sqrt())
+        push = float(pushes[0]) ** 2 if len(pushes) else 0.0
+        limit = float(points.take_along_dim(best, 1).min())
+        ends.append(End(sign, limit, places.get(sign, inf), weights, push))
+    return ends

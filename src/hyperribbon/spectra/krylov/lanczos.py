@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from time import monotonic
 from typing import Annotated as Bool
 from typing import Annotated as Float
+from typing import Any
 
 import torch
 
 from hyperribbon.spectra.krylov.basis import Basis
 from hyperribbon.spectra.krylov.convergence import (
+    End,
     Evidence,
     copies,
     directions,
     select,
     tolerances,
+    wanted_ends,
 )
 from hyperribbon.spectra.products import Products, StoppedError
 from hyperribbon.spectra.rounding import Audit, is_near_rounding, random_signs
 
 _ROOM = 9  # vectors that should fit when a new chain begins
+_MARGIN = 0.1  # of a tolerance, by which copies are excluded further inwards
 _NOISE = 1e-2  # random part of a warm start
 
 
@@ -68,10 +72,11 @@ def lanczos(
     with full reorthogonalisation) until all wanted residuals are below their `tolerances` and the
     chain has shown, see `Evidence`, that none lies beyond the outermost one.
 
-    With `is_full` it goes on until the chain has shown that no eigenvalue beyond any of them has
-    gone unseen. A chain sees only one copy of an eigenvalue, so where another copy would
-    count, a second chain starts at a random vector orthogonal to everything known, and shows that
-    there is none, or finds it.
+    With `is_full` a second chain starts at a random vector orthogonal to the basis, and shows that
+    nothing beside the basis is large enough for an eigenvalue to be missing, such as another copy
+    of one that a chain sees only once (see `End`); or it finds it. Where many eigenvalues lie close
+    to the wanted ones, the second chain looks for copies only, and the first one goes on until it
+    has shown the rest by itself.
 
     A warm start begins a chain at the sum of the vectors given: k products then span what k old
     eigenvectors span, and every further one improves all of them at once. It proves nothing of
@@ -97,51 +102,52 @@ def lanczos(
     deadline = monotonic() + max_seconds
     search = Search(products, k, which, tol, capacity, storage)
     start = None if start is None or not bool(start.any()) else start
-    confirmed = False  # whether a second chain has found no other copies
+    everything = torch.ones(k, dtype=torch.bool, device="cpu")
+    first: Evidence | None = None
+    is_complete = False  # whether it has been shown that nothing is missing
     try:
         is_random = start is None
         search.begin_chain(
             draw() if start is None else _warm_start(products, start, draw), random=is_random
         )
         first = search.evidence
-        expected = None  # the values that a second chain, if any, should not change
         while True:
             search.rayleigh_ritz()
             if search.basis.is_complete or products.matvecs >= max_matvecs:
                 break
             if search.basis.size >= k and products.is_late(deadline):
                 break
-            shown = search.shown_by(first)
-            if not is_full:
-                if not search.is_solved:
-                    search.improve(draw)
-                elif search.evidence is not first or first is None or search.ends_are(shown):
-                    break
-                else:
+            if search.ends:
+                answer = search.nothing_is_missing()
+                if answer is None:
                     search.extend_chain(draw)
-                continue
-            is_shown = bool(shown.all())
-            if expected is not None and search.chain_is_over(any_value=not is_shown):
-                confirmed = search.agrees_with(expected)
-                expected = None
-            if expected is not None or (search.evidence is first and first and not is_shown):
-                search.extend_chain(draw)
-            elif not search.is_solved:
+                if not answer:
+                    continue
+                is_complete = True
+            by_first_chain = not is_full or search.wants_ends_only
+            is_first = first is not None and search.evidence is first
+            if not search.is_solved:
                 search.improve(draw)
-            elif confirmed or not search.boundaries(any_value=not is_shown):
-                return search.pairs(shown=torch.ones(k, dtype=torch.bool, device="cpu"))
+            elif is_complete or (by_first_chain and search.ends_are_shown_by(first)):
+                break
+            elif is_first and (by_first_chain or search.first_chain_goes_on()):
+                search.extend_chain(draw)
+            elif is_first and search.first_chain_shows_all():
+                is_complete = True
+                break
+            elif is_full:
+                search.begin_second_chain(draw)
             else:
-                expected = search.wanted_values
-                search.begin_chain(draw())
+                break
     except StoppedError:
         if search.basis.size < k:
             raise
         products.should_stop = None  # the product that measures rounding is still made
         search.rayleigh_ritz()
-        return search.pairs(shown=torch.zeros(k, dtype=torch.bool, device="cpu"))
-    if search.basis.is_complete:
-        return search.pairs(shown=torch.ones(k, dtype=torch.bool, device="cpu"))
-    return search.pairs(shown=search.shown_by(first) & (confirmed | ~search.has_rivals()))
+        return search.pairs(shown=~everything)
+    if is_complete or search.basis.is_complete:
+        return search.pairs(shown=everything)
+    return search.pairs(shown=search.shown_by(first))
 
 
 def _warm_start(
@@ -180,14 +186,23 @@ class Search:
         self.k, self.which = k, which
         self.reachable = 20 * torch.finfo(products.dtype).eps
         self.tol = tol
+        self.norm = 0.0
         self.chain: int | None = None  # first vector of the current chain; None: no chain
         self.evidence: Evidence | None = None  # of the current chain, when its start was random
+        self.ends: list[End] = []  # what the current chain is to show beside the basis
+        self._ritz_vectors = torch.zeros(0, 0)  # of the basis when it began, as coefficients
+        self._first: tuple[Any, Evidence] | None = None  # the first chain, to go on with later
+        self._levels = self._growths = -inf, -inf  # of both chains' evidence, last and now
+        self._is_distinct = False  # whether only copies of wanted eigenvalues may be missing
+        self._without_copies: dict[int, float] = {}  # from where on, see `copies`
+        self._shown: set[int] = set()  # signs of the ends where nothing is missing
+        self._is_patient = False  # whether the first chain goes on until it shows what it can
+        self._strictness = 1.0  # part of the tolerances that residuals have to reach
 
     def begin_chain(self, row: torch.Tensor, *, random: bool = True) -> None:
         """Start a chain at a new direction (1, P), with room to grow."""
         self.leave_chain()
-        if self.basis.size and self.basis.capacity - self.basis.size < _ROOM:
-            self._restart()
+        self._make_room()
         chain = self.basis.size
         self.basis.add(row)
         self.chain = chain
@@ -195,18 +210,49 @@ class Search:
 
     def leave_chain(self) -> None:
         """Keep what the chain has found, and go on without it."""
-        self.chain, self.evidence = None, None
+        self.chain, self.evidence, self.ends = None, None, []
 
     def rayleigh_ritz(self) -> None:
         """Update the Ritz pairs and what the chain proves."""
         self.values, self.coefficients = self.basis.ritz()
         self.wanted = select(self.values, self.k, self.which)
-        self.norm = float(self.values.abs().max())
+        self.norm = max(self.norm, float(self.values.abs().max()))  # of all bases so far
         if self.chain is not None and self.evidence is not None:
             nodes, turned = self.values, self.coefficients
             if self.chain:
-                nodes, turned = self.basis.ritz(self.chain)
-            self.evidence.update(nodes, turned[-1], self.basis.coupling)
+                nodes, turned = self._chain_ritz()
+            coupling = torch.linalg.vector_norm(self._next_direction())
+            self.evidence.update(nodes, turned[-1], coupling)
+            if self.ends:
+                point = torch.tensor([self.ends[0].sign * self.ends[0].limit], device="cpu")
+                growth = float(self.evidence.growth(point.to(nodes)))
+                self._growths = self._growths[1], growth
+            elif not self.chain:
+                level = self.evidence.level(self.wanted_values, self.slack, self.which)
+                if level != self._levels[1]:  # there is a new product
+                    self._levels = self._levels[1], level
+
+    def _added(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return rows of R √w, the residuals of the first Ritz vectors along later directions."""
+        known = rows[:, : len(self._ritz_vectors)]
+        return known @ self._ritz_vectors * self.ends[0].weights.sqrt()
+
+    def _chain_ritz(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return Ritz values and coefficients of what a second chain multiplies with."""
+        assert self.chain is not None
+        projected = self.basis.projected[self.chain :, self.chain :]
+        if self.ends:
+            added = self._added(self.basis.projected[self.chain :])
+            projected = projected + self.ends[0].sign * added @ added.T
+        return self.basis.products.eigh(projected)
+
+    def _next_direction(self) -> torch.Tensor:
+        """Return the part (c,) of the last image that lies outside the basis."""
+        direction = self.basis.weights[:, -1]
+        if self.ends:
+            last = self._added(self.basis.projected[-1:])[0]
+            direction = direction + self.ends[0].sign * self._added(self.basis.weights) @ last
+        return direction
 
     @property
     def wanted_values(self) -> torch.Tensor:
@@ -232,82 +278,149 @@ class Search:
     @property
     def is_solved(self) -> bool:
         """Whether all k wanted pairs are there with residuals below the tolerance."""
-        return len(self.wanted) == self.k and bool((self.residual_norms <= self.slack).all())
+        return len(self.wanted) == self.k and bool((self.residual_norms <= self._goal).all())
+
+    @property
+    def _goal(self) -> torch.Tensor:
+        return self._strictness * self.slack
+
+    @property
+    def wants_ends_only(self) -> bool:
+        """Whether only outermost eigenvalues are wanted, which a first chain shows by itself."""
+        return self.k <= (2 if self.which == "BE" else 1)
 
     def shown_by(self, evidence: Evidence | None) -> torch.Tensor:
-        """Return for each wanted value whether nothing unseen, copies apart, lies further out."""
-        if evidence is None:
-            return torch.zeros(len(self.wanted), dtype=torch.bool, device="cpu")
-        return evidence.shows(self.wanted_values, self.slack, self.which)
-
-    def ends_are(self, shown: torch.Tensor) -> bool:
-        """Whether the outermost wanted value, or both for "BE", is among those shown (k,)."""
-        values = self.wanted_values
-        if self.which == "LM":
-            return bool(shown[values.abs().argmax()])
-        ends = directions(values, self.which)
-        return bool((shown[-1] | (ends[-1] < 0)) & (shown[0] | (ends[0] > 0)))
-
-    def has_rivals(self) -> torch.Tensor:
-        """Return for each wanted value whether a copy of another one, if unseen, would count."""
-        return copies(self.wanted_values, self.slack, self.which)[1].any(1)
-
-    def agrees_with(self, expected: torch.Tensor) -> bool:
-        """Whether the wanted values are still the expected ones, to the tolerance."""
-        found, slack = self.wanted_values, self.slack
-        if self.which == "LM":  # of opposite values either may be listed
-            expected, found, slack = (x.abs().sort().values for x in (expected, found, slack))
-        return bool(((found - expected).abs() <= slack).all())
-
-    def boundaries(self, *, any_value: bool) -> list[tuple[int, float]]:
-        """Return the ends at which something wanted may be missing, and from where on.
-
-        Args:
-            any_value: Whether any eigenvalue may be missing, or only copies of those that are
-                there.
-
-        Returns:
-            The sign of each end, and where it starts, times the sign.
-        """
+        """Return which wanted values (k,) are outermost with nothing unseen further out."""
         values, slack = self.wanted_values, self.slack
-        signs = directions(values, self.which)
-        if any_value and self.which == "LM":
-            return [(sign, float((values.abs() + slack).min())) for sign in (1, -1)]
-        starts, count = copies(values, slack, self.which)
-        matter = count.any(0)
-        if any_value:
-            starts, matter = values + signs * slack, torch.ones_like(matter)
-        ends = [(sign, sign * starts[matter & (signs == sign)]) for sign in (1, -1)]
-        return [(sign, float(some.min())) for sign, some in ends if len(some)]
+        shown = torch.zeros(len(values), dtype=torch.bool, device="cpu")
+        if evidence is None or not len(values):
+            return shown
+        if self.which == "LM":
+            last = values.abs().argmax()
+            reach = values[last].abs() + slack[last]
+            shown[last] = evidence.excludes(torch.stack([reach, -reach])).all()
+            return shown
+        ends = directions(values, self.which)
+        if ends[-1] > 0:
+            shown[-1] = evidence.excludes(values[-1:] + slack[-1:])
+        if ends[0] < 0:
+            shown[0] = evidence.excludes(values[:1] - slack[:1])
+        return shown
 
-    def chain_is_over(self, *, any_value: bool) -> bool:
-        """Whether the current chain has found all there is beyond the boundaries."""
-        if self.chain is None or self.evidence is None:
-            return True
-        step, nodes = float(self.slack.min()), self.evidence.nodes
-        for sign, boundary in self.boundaries(any_value=any_value):
-            edge = max(boundary, float((sign * nodes).max()) + step)
-            if not bool(
-                self.evidence.excludes(torch.tensor([sign * edge], device="cpu").to(nodes))
-            ):
-                return False
+    def ends_are_shown_by(self, evidence: Evidence | None) -> bool:
+        """Whether nothing unseen lies beyond the outermost wanted value, or both for "BE"."""
+        count = 2 if self.which == "BE" and self.k > 1 else 1
+        return int(self.shown_by(evidence).sum()) == count
+
+    def first_chain_goes_on(self) -> bool:
+        """Whether the first chain has to go on, rather than a second one to begin."""
+        assert self.evidence is not None
+        self._is_distinct = self._levels[1] >= self.evidence.needed
+        values, slack = self.wanted_values, self.slack
+        outer = directions(values, self.which) * values + slack
+        places = copies(values, slack, self.which)
+        is_dense = any(place <= float(outer.min()) for place in places.values())
+        return not self._is_distinct and (self._is_patient or is_dense or self._has_no_copies)
+
+    def first_chain_shows_all(self) -> bool:
+        """Whether nothing is missing by what the first chain shows, and an earlier second one."""
+        return self._is_distinct and self._has_no_copies
+
+    @property
+    def _has_no_copies(self) -> bool:
+        """Whether no copies of wanted eigenvalues are missing that would change another one."""
+        known = self._without_copies
+        places = copies(self.wanted_values, self.slack, self.which)
+        return all(known.get(sign, inf) <= place for sign, place in places.items())
+
+    def begin_second_chain(self, draw: Callable[[], torch.Tensor]) -> None:
+        """Start a chain that shows whether something wanted is missing beside the basis.
+
+        Where the first chain shows that only copies may be, it looks for these.
+        """
+        first = self.evidence if self.chain == 0 else None
+        if first is None:
+            self.leave_chain()
+        self._make_room()
+        self.rayleigh_ritz()
+        self._first = None if first is None or self._is_distinct else (self.basis.mark(), first)
+        values, slack = self.wanted_values, self.slack
+        margin = _MARGIN * float(slack.min())  # values still change a little
+        places = {sign: p - margin for sign, p in copies(values, slack, self.which).items()}
+        residuals = self.basis.weights @ self.coefficients
+        ends = wanted_ends(self.values, residuals, values, slack, self.which, places)
+        if self._is_distinct:
+            ends = [replace(end, limit=end.place) for end in ends if end.sign in places]
+        vectors = self.coefficients
+        self.begin_chain(draw())
+        self.ends = [end for end in ends if end.sign not in self._shown]
+        self._ritz_vectors, self._growths = vectors, (-inf, -inf)
+
+    def nothing_is_missing(self) -> bool | None:
+        """Return whether it has been shown of all ends; None where the chain has to go on.
+
+        With the push of one end, the chain multiplies beside the basis by no more than the two
+        pushes above what it would with that of the other end. Once there are no copies, the first
+        chain goes on in its place where that takes fewer products.
+        """
+        assert self.evidence is not None
+        end, *others = self.ends
+        top, step = float((end.sign * self.evidence.nodes).max()), float(self.slack.min())
+        is_within = top <= end.limit
+        is_apart = top <= min(end.limit, end.place)
+        if self._first is not None and (not is_apart or self._first_is_faster()):
+            self._is_patient = not is_apart
+            mark, first = self._first
+            self.basis.rewind(mark)
+            self.leave_chain()
+            self.chain, self.evidence, self._first = 0, first, None
+            return False
+        if not self._shows(end.sign, end.limit if is_within else top + step):
+            return None
+        if is_within:
+            also = [o.sign for o in others if self._shows(o.sign, o.limit - o.push - end.push)]
+            self._shown |= {end.sign, *also}
+        else:
+            self._shown, self._is_distinct = set(), False
+            self._strictness /= 2 if self.is_solved else 1
+        self.evidence, self.ends = None, []  # the chain may go on to improve what it found
+        return is_within and len(also) == len(others)
+
+    def _first_is_faster(self) -> bool:
+        """Whether no copies are missing, and the first chain is sooner done with the rest."""
+        assert self.evidence is not None
+        end, *others = self.ends
+        shown = [self._shows(end.sign, end.place)]
+        shown += [self._shows(o.sign, o.place - o.push - end.push) for o in others]
+        chains = self._levels, self._growths
+        rests = [(self.evidence.needed - now) / max(now - last, 1e-3) for last, now in chains]
+        if not all(shown) or rests[0] >= rests[1]:
+            return False
+        self._without_copies = {end.sign: end.place for end in self.ends}
         return True
+
+    def _shows(self, sign: int, limit: float) -> bool:
+        """Whether the chain shows that no eigenvalue times the sign is above a limit."""
+        assert self.evidence is not None
+        point = torch.tensor([sign * limit], dtype=torch.float64, device="cpu")
+        is_outside = float((sign * self.evidence.nodes).max()) <= limit
+        return is_outside and bool(self.evidence.excludes(point))
 
     def improve(self, draw: Callable[[], torch.Tensor]) -> None:
         """Bring the wanted pairs closer: along the chain, or what it leaves of the residuals."""
         if self.chain is not None:
             last = self.basis.coupling * self.coefficients[-1, self.wanted].abs()
-            if len(self.wanted) < self.k or bool((last > self.slack).any()):
+            if len(self.wanted) < self.k or bool((last > self._goal).any()):
                 self.extend_chain(draw)
                 return
         self.reduce_residuals(draw)
 
     def extend_chain(self, draw: Callable[[], torch.Tensor]) -> None:
         """Add the next vector of the chain, or a new direction when the chain is exhausted."""
-        if float(self.basis.coupling) == 0:
+        direction = self._next_direction()
+        if not bool(direction.any()):
             self.begin_chain(draw())
             return
-        direction = self.basis.weights[:, -1]
         if self.basis.capacity == self.basis.size:
             self._restart()
         self.basis.extend(direction)
@@ -316,7 +429,7 @@ class Search:
 
     def reduce_residuals(self, draw: Callable[[], torch.Tensor]) -> None:
         """Add the leading principal direction of the residuals that are too large."""
-        large = self._outside[:, self.residual_norms > self.slack]
+        large = self._outside[:, self.residual_norms > self._goal]
         self.leave_chain()
         if large.numel() == 0:
             self.begin_chain(draw())
@@ -364,6 +477,11 @@ class Search:
             floor = self.reachable * self.norm
         return Pairs(values, rows, residuals, bounds, residuals <= limits, floor)
 
+    def _make_room(self) -> None:
+        """Restart where a new chain would have little room."""
+        if self.basis.size and self.basis.capacity - self.basis.size < _ROOM:
+            self._restart()
+
     def _restart(self) -> None:
         """Keep the outer Ritz vectors, so that a third of the room beyond the wanted ones is used.
 
@@ -372,7 +490,7 @@ class Search:
         """
         known = self.chain or 0
         room = self.basis.capacity - known
-        values, coefficients = self.basis.ritz(known)
+        values, coefficients = self._chain_ritz() if known else self.basis.ritz()
         kept = room // 3 if known else self.k + (room - self.k) // 3
         if kept >= len(values) or self.basis.capacity == self.basis.products.size:
             return
