@@ -196,4 +196,4 @@ def test_records_without_motion_and_labels_without_a_class_are_refused():
     model = nn.Linear(3, 2)
     data = torch.ones(4, 3), torch.tensor([0, 1, 2, 1])
     with pytest.raises(ArgumentError, match="labels are from 0 to 2"):
-        hr.prunable(model, nn.CrossEntropyLoss(), data, metric="accuracy")
+        hr.subnetworks.evaluate_states(model, [model.state_dict()], data, measure="accuracy")
