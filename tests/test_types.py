@@ -114,7 +114,7 @@ def test_no_public_result_is_any(tmp_path):
     script.write_text(SCRIPT + "\n".join(line for _, line in asked) + "\nhr.nosuch\n")
     checker = shutil.which("pyright") or f"{sys.prefix}/bin/pyright"
     command = [checker, "--pythonpath", sys.executable, str(script)]
-    text = subprocess.run(command, capture_output=True, text=True, timeout=300).stdout
+    text = subprocess.run(command, capture_output=True, text=True, timeout=900).stdout
     kinds = re.findall(r'information: Type of ".*" is "(.*)"', text)
     assert len(kinds) == len(asked), text
     vague = {

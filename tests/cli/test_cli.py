@@ -67,7 +67,7 @@ def test_reproduce_writes_claims(cli, tmp_path):
     assert status == 0
     claims = json.loads(claims_file.read_text())
     assert all({"quote", "reading", "origin", "seeds"} <= claim.keys() for claim in claims)
-    assert "1 experiments at preset smoke: 4 claims" in output
+    assert "1 experiment at preset smoke: 4 claims" in output
     assert "printed: 1 holds" in output
 
 
@@ -91,6 +91,7 @@ def test_a_second_run_is_read_from_the_store(cli, tmp_path):
         (("reproduce", "--paper", "rib"), "'ribbons'"),
         (("reproduce", "ribbons/fig4", "--preset", "huge"), "'smoke'"),
         (("reproduce", "ribbons/fig4", "--data", "/nowhere"), "folder does not exist"),
+        (("reproduce", "ribbons/fig4", "--csv", "numbers.csv"), "Give the name of a folder"),
         (("reproduce", "ribbons/fig4", "--out", "/proc/none"), "cannot be written to"),
         (("reproduce", "ribbons/fig4", "--jobs", "0"), "jobs=0"),
         (("reproduce", "ribbons/fig4", "--seed", "-1"), "seed=-1"),

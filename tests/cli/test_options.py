@@ -42,5 +42,5 @@ def test_claims_are_counted_by_origin_and_observations_apart():
         "3 claims",
         "  printed: 1 holds",
         "  words: 1 holds, 1 fails",
-        "  apart: 1 observations and regressions",
+        "  apart: 1 observation or regression",
     ]

@@ -244,7 +244,7 @@ class PrunedAttention(nn.Module):
         super().__init__()
         self.embed_dim: int = attention.embed_dim
         self.head_dim: int = attention.head_dim
-        self.num_heads = len(in_proj_weight) // (3 * self.head_dim)
+        self.num_heads: int = len(in_proj_weight) // (3 * self.head_dim)
         self.batch_first, self.dropout = attention.batch_first, attention.dropout
         self._qkv_same_embed_dim = False  # torch's fused kernel expects all heads
         width = self.num_heads * self.head_dim

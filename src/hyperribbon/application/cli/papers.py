@@ -168,6 +168,9 @@ def reproduce(
     if json_file is not None:
         ensure_folder("--json", json_file.parent)
     if csv is not None:
+        if csv.suffix == ".csv":
+            reason = "every run writes several tables"
+            raise ArgumentError("--csv", str(csv), reason, "Give the name of a folder.")
         ensure_folder("--csv", csv)
     config = _overrides(chosen, preset, with_data, changes or [])
     workers = choose_workers(jobs, dask)
@@ -207,7 +210,8 @@ def reproduce(
         progress.bars.stop()
     worked = len(chosen) - len(broken) - len(mistakes)
     console.print(
-        f"{worked} experiments at preset {preset}: {_count_verdicts(found)}", soft_wrap=True
+        f"{_count(worked, 'experiment')} at preset {preset}: {_count_verdicts(found)}",
+        soft_wrap=True,
     )
     if broken:
         console.print(f"[bold red]Broke:[/] {', '.join(broken)}")
@@ -305,8 +309,12 @@ def _count_verdicts(claims: list[Claim]) -> str:
         verdicts = [c.verdict for c in claims if c.on_the_paper and c.expected.origin == origin]
         counts = ", ".join(f"{verdicts.count(v)} {v}" for v in VERDICTS if v in verdicts)
         rows += [f"\n  {origin}: {counts}"] if verdicts else []
-    apart = f"\n  apart: {len(ours)} observations and regressions" if ours else ""
-    return f"{len(claims) - len(ours)} claims{''.join(rows)}{apart}"
+    apart = f"\n  apart: {_count(len(ours), 'observation or regression')}" if ours else ""
+    return f"{_count(len(claims) - len(ours), 'claim')}{''.join(rows)}{apart}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun.replace(' ', 's ')}s"
 
 
 def _use_data(folder: Path | None) -> bool:

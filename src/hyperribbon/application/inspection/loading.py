@@ -32,6 +32,9 @@ def load_factory(spec: str) -> Any:
     if not colon or not module_name or not name:
         remedy = "Give for example mymodel:make or mymodel.py:make."
         raise ArgumentError("factory", spec, "it is not of the form module:function", remedy)
+    if module_name.endswith(".py") and not Path(module_name).is_file():
+        reason = f"the file {module_name} does not exist"
+        raise ArgumentError("factory", spec, reason, "Check the path.")
     try:
         module = _import(module_name)
     except Exception as error:  # whatever the user's file raises
@@ -125,8 +128,6 @@ def _import(name: str) -> Any:
             sys.path.insert(0, here)
         return importlib.import_module(name)
     path = Path(name)
-    if not path.is_file():
-        raise FileNotFoundError(f"the file {name} does not exist")
     description = importlib.util.spec_from_file_location(path.stem, path)
     assert description is not None
     assert description.loader is not None

@@ -21,7 +21,12 @@ from hyperribbon.recording.trajectory import Trajectory
 _MOST_FILES = 20_000
 _WIDTH, _HEIGHT = 150, 34
 _SETTINGS = ("optimizer", "batch_size", "lr", "weight_decay", "momentum", "commit", "parameters")
-_NUMBERS = {"loss": "model.loss", "accuracy": "model.accuracy", "sharpness": "hessian.largest"}
+_NUMBERS = {
+    "lr": "stability.own_rate",
+    "loss": "model.loss",
+    "accuracy": "model.accuracy",
+    "sharpness": "hessian.largest",
+}
 _NUMBERS |= {"trace": "gauss_newton.trace", "noise_scale": "noise.scale"}
 
 Series = tuple[np.ndarray, np.ndarray]

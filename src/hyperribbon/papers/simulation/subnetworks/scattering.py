@@ -74,7 +74,7 @@ class Scattering(nn.Module):
             if shape[0] % stride or shape[1] % stride:
                 remedy = "Use padding='reflect'."
                 raise ArgumentError("shape", shape, f"not multiples of {stride}", remedy)
-            self.margins = ((0, 0), (0, 0))
+            self.margins: tuple[tuple[int, int], ...] = ((0, 0), (0, 0))
         else:
             # Whole strides before, a multiple of strides in all.
             self.margins = tuple((stride, -size % stride + stride) for size in self.shape)
