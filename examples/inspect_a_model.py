@@ -42,7 +42,7 @@ def main(folder: str = "runs/inspect_a_model") -> None:
 
     # 3. One call. It says first what it will do, and keeps to the seconds it is given.
     found = hr.inspect(model, loss, loader, initial=initial, optimizer=optimizer, k=10, budget=15)
-    found.summary()
+    print(found.summary())
 
     # 4. Every number by its key, with its error and how it was obtained; and the page.
     sharpness = found["hessian.largest"]

@@ -101,7 +101,7 @@ def test_data_of_other_sizes_are_not_the_same_samples(pair):
     assert hr.compare(a, replace(b, config=older)).notes[1:] == ()
 
 
-def test_stored_inspections_are_the_same(pair, tmp_path):
+def test_stored_inspections_are_the_same(pair, tmp_path, monkeypatch):
     folders = [found.save(tmp_path / name) for name, found in zip("ab", pair, strict=True)]
     ours, stored = hr.compare(*pair), hr.compare(*folders)
     for one, other in zip(ours.differences, stored.differences, strict=True):
@@ -110,7 +110,8 @@ def test_stored_inspections_are_the_same(pair, tmp_path):
         assert np.allclose(*values, rtol=1e-12, equal_nan=True)
     page = stored.report(tmp_path / "page.html").read_text()
     assert "These are inspections" in page
-    stored.summary(QUIET)
+    monkeypatch.setenv("COLUMNS", "150")
+    assert all(e.name in stored.summary() for e in stored.differences)
 
 
 def test_mistakes_are_explained(pair, tmp_path):

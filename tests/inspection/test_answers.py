@@ -1,12 +1,10 @@
 """Answers: few, true, with numbers and uncertainties, and every word explained."""
 
-import io
 import itertools
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from rich.console import Console
 from torch import nn
 
 from hyperribbon.application.cli.demo import WIDTHS
@@ -271,16 +269,16 @@ def test_kinds():
     assert kind_of(nn.ModuleList([nn.Conv1d(1, 1, 1), attention])) == "attention"
 
 
-def test_the_summary_opens_with_answers_and_leaves_the_table_to_those_who_ask(trained, quiet):
+def test_the_summary_opens_with_answers_and_leaves_the_table_to_those_who_ask(
+    trained, quiet, monkeypatch
+):
     from hyperribbon.application.inspection import inspect
 
     model, loss, data, _ = trained
     found = inspect(model, loss, data, k=3, budget=6, console=quiet)
-    texts = []
-    for numbers in (False, True):
-        console = Console(record=True, width=120, file=io.StringIO())
-        found.summary(console, numbers=numbers)
-        texts.append(console.export_text())
+    monkeypatch.setenv("COLUMNS", "120")
+    texts = [found.summary(numbers=numbers) for numbers in (False, True)]
+    assert repr(texts[0]) == str(texts[0]) and "\x1b" not in texts[0]
     assert texts[0].splitlines()[1].startswith("• The sharpness is")
     assert texts[0].count("• ") == len(found.answers()) <= 6
     assert "All numbers" not in texts[0]

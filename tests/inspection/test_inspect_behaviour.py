@@ -164,9 +164,8 @@ def test_time_that_is_up_stops_the_step_under_way_and_keeps_what_is_done(
     statuses = {outcome.step: outcome.status for outcome in found.outcomes}
     assert statuses["Gradient noise"] == "stopped"
     assert found.is_complete
-    console = Console(record=True, width=150, file=io.StringIO())
-    found.summary(console)
-    assert "Gradient noise: stopped, time budget exceeded" in console.export_text()
+    monkeypatch.setenv("COLUMNS", "150")
+    assert "Gradient noise: stopped, time budget exceeded" in found.summary()
 
 
 def test_nothing_begins_when_the_time_is_up(trained):

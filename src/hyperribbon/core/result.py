@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from io import StringIO
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
@@ -15,9 +16,31 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from rich.console import RenderableType
 
 _ROWS = 12  # of a table in a notebook; so many more open on a click
 _MORE = 200
+
+
+class Summary(str):
+    """A result in words; a notebook or an interactive Python shows it line by line."""
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, rendered: RenderableType) -> Summary:
+        """Return what rich would print, without colours."""
+        from rich.console import Console
+
+        plain: dict[str, Any] = {"color_system": None, "force_jupyter": False}
+        console = Console(file=StringIO(), legacy_windows=False, **plain)
+        with console.capture() as captured:
+            console.print(rendered, highlight=False)
+        return cls("\n".join(line.rstrip() for line in captured.get().rstrip().splitlines()))
+
+    def __repr__(self) -> str:
+        """Return the text as it reads."""
+        return str(self)
 
 
 class Result(ABC):

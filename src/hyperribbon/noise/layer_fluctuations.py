@@ -10,7 +10,7 @@ from typing import Annotated as Float
 
 import numpy as np
 
-from hyperribbon.core.result import Result, frame
+from hyperribbon.core.result import Result, Summary, frame
 from hyperribbon.core.store.atomic import write_text
 from hyperribbon.noise.flatness import SEEN, VarianceFlatness
 from hyperribbon.noise.stationarity import Stationarity
@@ -183,7 +183,7 @@ class Fluctuations(Result, plot="plot_fluctuations"):
         )
         return table.set_axis(list(self.layers)).rename_axis("layer")
 
-    def summary(self) -> str:
+    def summary(self) -> Summary:
         """Return the findings in words: one line per layer, then broken assumptions."""
         lines = [row.summary() for row in self.layers.values()]
         first, last, error = self.losses
@@ -191,7 +191,7 @@ class Fluctuations(Result, plot="plot_fluctuations"):
         if low > 0 and high > AGREES * low and high - low > 3 * error:
             lines.append(f"the training loss went from {first:.3g} to {last:.3g}: not stationary")
         lines += [f"{row.name}: {text}" for row in self.layers.values() for text in row.broken]
-        return "\n".join(lines)
+        return Summary("\n".join(lines))
 
     def report(self, path: str | Path) -> Path:
         """Write a page with the findings, the figure and a table per layer; return its path."""

@@ -21,7 +21,7 @@ from hyperribbon.core import html
 from hyperribbon.core.checks import ArgumentError, count, torch_module, validate
 from hyperribbon.core.devices.modes import plain_arithmetic, preserve_random_state
 from hyperribbon.core.generators import torch_generator
-from hyperribbon.core.result import Result
+from hyperribbon.core.result import Result, Summary
 from hyperribbon.operators import Hessian, Risk
 from hyperribbon.operators.risk.batches import batch_size
 from hyperribbon.operators.risk.objective import Objective
@@ -83,7 +83,7 @@ class SharpnessPrediction(Result):
     studied: int
     samples: int
 
-    def summary(self) -> str:
+    def summary(self) -> Summary:
         """Return the forecast of the sharpness in plain words."""
         last = int(self.steps[-1])
         lines = [
@@ -115,7 +115,7 @@ class SharpnessPrediction(Result):
             lines.append("For this kind the study finds no useful forecast.")
         elif self.high > 4 * self.low:
             lines.append("For this kind the forecast is an order of magnitude only.")
-        return "\n".join(lines)
+        return Summary("\n".join(lines))
 
     def to_frame(self) -> pd.DataFrame:
         """Return the predicted path of the sharpness, one row per step."""

@@ -25,7 +25,7 @@ from hyperribbon.core.checks import (
     validate,
 )
 from hyperribbon.core.devices.tensors import host_array
-from hyperribbon.core.result import Result, frame
+from hyperribbon.core.result import Result, Summary, frame
 from hyperribbon.core.store import Kept, content_digest
 from hyperribbon.operators import Risk
 from hyperribbon.operators.risk.batches import cut
@@ -123,7 +123,7 @@ class Prunable(Result, plot="plot_prunable"):
         low, high = self.interval
         return f"fraction={self.fraction:.3f}, interval=({low:.3f}, {high:.3f})"
 
-    def summary(self) -> str:
+    def summary(self) -> Summary:
         """Return how much can be pruned, in sentences."""
         low, high = self.interval
         verb = "raises" if self.metric == "loss" else "lowers"
@@ -159,7 +159,7 @@ class Prunable(Result, plot="plot_prunable"):
                 f"The most sensitive layer is {worst.layer}: pruning {worst.pruned:.0%} of it "
                 f"alone {verb} {self.metric} by {self._format(worst.drop)}."
             )
-        return "\n".join(sentences)
+        return Summary("\n".join(sentences))
 
     def to_frame(self) -> pd.DataFrame:
         """Return the curve, one row per fraction that was measured."""

@@ -35,7 +35,7 @@ def demo(
     _reproduce(out / "runs", seed, console)
     folders = [out / name for name in ("inspection", "training", "runs")]
     page = write_report(folders, out / "report.html", title="hyperribbon demo")
-    found.summary(console)
+    console.print(found.rendered(), highlight=False)
     minutes = (time.monotonic() - began) / 60
     console.print(f"\nDone in {minutes:.1f} minutes. Open {page} in a browser.", markup=False)
     following = "inspect mymodel:make (your own model), hyperribbon list (the papers' figures)."

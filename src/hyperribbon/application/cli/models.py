@@ -126,7 +126,7 @@ def inspect_model(
                 found.report(page)
             else:
                 write_report([found.save(folder)], page, title=found.title)
-            found.summary(console, words=as_options)
+            console.print(found.rendered(words=as_options), highlight=False)
             stored = f"Tables and figures are in {folder}, the" if folder else "The"
             console.print(f"\n{stored} report is {page}", markup=False, soft_wrap=True)
         if not found.is_complete:
@@ -334,7 +334,7 @@ def compare_models(
         note.replace(_PYTHON, _SHELL) if _PYTHON in note else as_options(note)
         for note in found.notes
     )
-    replace(found, notes=notes).summary(console)
+    console.print(replace(found, notes=notes).rendered(), highlight=False)
     if page is not None:
         if place is None:
             found.report(page)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
-from rich.console import Console
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 
@@ -21,7 +21,7 @@ from hyperribbon.application.inspection.engine.clock import Budget
 from hyperribbon.application.inspection.quantities import Part, Quantity
 from hyperribbon.core import html
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.result import Result
+from hyperribbon.core.result import Result, Summary
 from hyperribbon.plots import Chart, draw
 
 _DOTS = 90
@@ -199,30 +199,29 @@ class Inspection(Result):
         figure = draw(known[name or next(iter(known))], ax)
         return figure.axes[0] if ax is None else ax
 
-    def summary(
-        self,
-        console: Console | None = None,
-        *,
-        numbers: bool = False,
-        words: Callable[[str], str] | None = None,
-    ) -> None:
-        """Print the answers: numbers with their uncertainty, meaning, what is usual, what to do.
+    def summary(self, *, numbers: bool = False) -> Summary:
+        """Return the answers: numbers with their uncertainty, meaning, what is usual, what to do.
 
         Args:
-            console: Where; the standard output by default.
             numbers: Whether the table of all numbers follows; `.table()` has it too.
+        """
+        return Summary.of(self.rendered(numbers=numbers))
+
+    def rendered(
+        self, *, numbers: bool = False, words: Callable[[str], str] | None = None
+    ) -> Group:
+        """Return the summary as `rich` prints it, in colours.
+
+        Args:
+            numbers: Whether the table of all numbers follows.
             words: Rewrites every sentence, as the command line does with advice for Python.
         """
-        console = console or Console()
         said = words or str
-        console.print(f"[bold]{escape(self.title)}[/] · {escape(self.where)}", highlight=False)
+        title = f"[bold]{escape(self.title)}[/] · {escape(self.where)}"
         bullets = Table.grid(padding=(0, 1))
         for answer in self.answers():
             finding, beside = (escape(said(text)) for text in (answer.finding, answer.beside))
             bullets.add_row("•", f"[bold]{finding}[/]\n{beside}".rstrip())
-        console.print(bullets, highlight=False)
-        if numbers:
-            console.print(self._numbers())
         small = [
             f"{escape(o.step)}: {o.status}" + (f", {escape(said(o.reason))}" if o.reason else "")
             for o in self.outcomes
@@ -235,7 +234,7 @@ class Inspection(Result):
         notes = Table.grid(padding=(0, 1))
         for line in small:
             notes.add_row(" ", f"[dim]{line}[/]")
-        console.print(notes, highlight=False)
+        return Group(title, bullets, *([self._numbers()] if numbers else ()), notes)
 
     def _numbers(self) -> Table:
         table = Table(title="All numbers", title_justify="left")

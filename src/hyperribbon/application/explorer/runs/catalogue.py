@@ -146,7 +146,7 @@ class Entry:
                 f"found = hr.inspect(model, loss, data, k={int(config.get('k', 50))}, "
                 f"budget={float(config.get('seconds', 60.0)):g}, "
                 f"seed={int(config.get('seed', 0))})\n"
-                "found.summary()\n"
+                "print(found.summary())\n"
             )
         return (
             "import numpy as np\nimport hyperribbon as hr\n\n"

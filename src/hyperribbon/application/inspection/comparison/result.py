@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from rich.console import Console
+from rich.console import Group
 from rich.markup import escape
 from rich.table import Table
 from scipy.special import stdtrit
@@ -18,7 +18,7 @@ from scipy.special import stdtrit
 from hyperribbon.application.inspection.quantities import Part, Quantity
 from hyperribbon.application.inspection.storing import begin_folder, store_part
 from hyperribbon.core import html
-from hyperribbon.core.result import Result
+from hyperribbon.core.result import Result, Summary
 from hyperribbon.core.store import describe_environment, save_folder, write_json, write_text
 from hyperribbon.plots import Bars, Chart, Level, draw
 
@@ -198,15 +198,13 @@ class Comparison(Result):
         figure = draw(_chart(self), ax)
         return figure.axes[0] if ax is None else ax
 
-    def summary(self, console: Console | None = None) -> None:
-        """Print the comparison in plain sentences, then its table.
+    def summary(self) -> Summary:
+        """Return the comparison in plain sentences, then its table."""
+        return Summary.of(self.rendered())
 
-        Args:
-            console: Where; the standard output by default.
-        """
-        console = console or Console()
-        for sentence in self.reading():
-            console.print(f" • {escape(sentence)}", highlight=False)
+    def rendered(self) -> Group:
+        """Return the summary as `rich` prints it, in colours."""
+        sentences = [f" • {escape(sentence)}" for sentence in self.reading()]
         table = Table(title=f"on {self.where}", title_justify="left")
         for column in ("", *self.names, "difference", "95% interval", "groups"):
             table.add_column(escape(column), justify="right" if column else "left")
@@ -214,9 +212,8 @@ class Comparison(Result):
             low, high = entry.interval
             values = f"{entry.a:.4g}", f"{entry.b:.4g}", f"{entry.difference:.3g}"
             table.add_row(entry.name, *values, f"{low:.3g} … {high:.3g}", _agreeing(entry))
-        console.print(table)
-        for note in self.notes:
-            console.print(f"   [dim]{escape(note)}[/]", highlight=False)
+        notes = [f"   [dim]{escape(note)}[/]" for note in self.notes]
+        return Group(*sentences, table, *notes)
 
     def save(self, folder: str | Path) -> Path:
         """Save the comparison in a folder, which `hyperribbon report FOLDER` shows.

@@ -19,7 +19,7 @@ from hyperribbon.core import checks, html
 from hyperribbon.core.checks import check_choice, check_positive_int, validate
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.parameters import ParameterSpace
-from hyperribbon.core.result import Result
+from hyperribbon.core.result import Result, Summary
 from hyperribbon.operators import Hessian
 from hyperribbon.prediction.linear_layers import FoundChain, find_chain, names_of
 from hyperribbon.spectra import eigsh
@@ -212,7 +212,7 @@ class TheoryComparison(Result):
         ]
         return pd.DataFrame(records).set_index("assumption")
 
-    def summary(self) -> str:
+    def summary(self) -> Summary:
         """Return the comparison with linear theory in plain words."""
         chain = self.chain
         inputs = chain.weights[0].shape[1]
@@ -244,7 +244,7 @@ class TheoryComparison(Result):
                 f"There are fewer samples ({chain.samples}) than inputs ({inputs}): some map "
                 "reproduces any labels."
             )
-        return "\n".join(lines)
+        return Summary("\n".join(lines))
 
     def _headline(self) -> str:
         cause = self.responsible()
