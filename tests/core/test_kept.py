@@ -125,3 +125,13 @@ def test_digests_tell_values_apart():
     parts += [torch.ones(2, dtype=torch.int8), np.ones(2, np.float32), ["a", "b"], ["ab"]]
     assert len({content_digest(part) for part in parts}) == len(parts)
     assert content_digest(torch.ones(2)) == content_digest(np.ones(2, np.float32))
+
+
+def test_a_missing_list_of_the_pieces_is_found_and_made_anew(tmp_path):
+    Kept(tmp_path, "request")("piece", lambda: {"x": np.arange(3.0)})
+    (listed,) = tmp_path.glob("*/manifest.json")
+    listed.unlink()
+    assert [f.place for f in check_folder(tmp_path).findings] == [listed]
+    assert check_folder(tmp_path, repair=True).is_whole and check_folder(tmp_path).is_whole
+    assert Kept(tmp_path, "request")("piece", dict)["x"].tolist() == [0, 1, 2]
+    assert listed.is_file() and check_folder(tmp_path).is_whole

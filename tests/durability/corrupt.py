@@ -172,7 +172,6 @@ def attack(whole: Path, work: Path, mutations: int, seed: int) -> dict[str, list
     while number < mutations:
         path, kind = rng.choice(files), KINDS[number % len(KINDS)]
         if kind in ("delete", "other") and str(path.relative_to(whole)).startswith(UNLISTED):
-            number += 1
             continue
         shutil.rmtree(work, ignore_errors=True)
         top = path.relative_to(whole).parts[0]

@@ -3,6 +3,7 @@
 The model is that of POSIX at its least generous. The content of a file is safe from its last
 fsync, the names in a folder from the folder's last fsync. Of what came after, every file may have
 its old content, the new one, a part of it, or zeros; every name its old meaning or the new one.
+Beyond POSIX, a file of no more than one sector that is overwritten in place is the old or the new.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 Names = dict[str, int]
+SECTOR = 512
 
 
 @dataclass
@@ -120,6 +122,8 @@ class Disk:
         now = moment.files.get(inode, safe)
         if rng is None or now == safe:
             return safe
+        if len(now) == len(safe) <= SECTOR:  # overwritten in place
+            return rng.choice([safe, now])
         common = safe if now.startswith(safe) else b""
         part = now[: rng.randrange(len(common), len(now) + 1)] if now else b""
         zeros = common + bytes(len(now) - len(common))

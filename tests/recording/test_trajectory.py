@@ -7,6 +7,7 @@ from safetensors.torch import save_file
 
 from hyperribbon.core import ArgumentError
 from hyperribbon.core.states import load_state
+from hyperribbon.core.store.record_log import write_count
 from hyperribbon.recording.records import Draft
 from hyperribbon.recording.trajectory import Trajectory
 
@@ -50,7 +51,7 @@ def test_what_a_killed_record_left_behind_does_not_count(tmp_path):
     fill(trajectory, [0, 10])
     block = tmp_path / "records" / "block-000000.bin"
     block.write_bytes(block.read_bytes()[:-1])
-    (tmp_path / "records" / "count").write_bytes(b"\0")  # the second was not reported yet
+    write_count(tmp_path / "records", 1)  # the second was not reported yet
     again = Trajectory.create(tmp_path)
     assert len(again) == 1
     fill(again, [15])

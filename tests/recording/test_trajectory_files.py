@@ -17,6 +17,7 @@ from hyperribbon.core.states import refusal
 from hyperribbon.core.store import record_log
 from hyperribbon.core.store.atomic import clear_leftovers, digest_of, stored_path, writing
 from hyperribbon.core.store.check import check_folder
+from hyperribbon.core.store.record_log import write_count
 from hyperribbon.recording import Measurement, Recorder
 from hyperribbon.recording.trajectory import Trajectory
 
@@ -169,7 +170,7 @@ def test_every_changed_byte_is_said_or_drops_only_an_unreported_record(tmp_path,
     last = whole.rindex(b'{"index": ')
     assert len(whole) > 600
     if not counted:
-        os.truncate(tmp_path / "records" / "count", 2)  # killed before the last was reported
+        write_count(tmp_path / "records", 2)  # killed before the last was reported
     for place in range(0, len(whole), 3):
         block.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
         if place >= last and not counted:
@@ -190,10 +191,30 @@ def test_every_cut_leaves_the_records_before_it(tmp_path):
         count = sum(start <= place for start in starts[1:])
         with pytest.raises(ArgumentError, match=f"the last {3 - count} of 3 records are missing"):
             Trajectory.open(tmp_path)
-        os.truncate(tmp_path / "records" / "count", count)  # as if killed before they were reported
+        write_count(tmp_path / "records", count)  # as if killed before they were reported
         assert_whole(Trajectory.open(tmp_path), range(count))
         fill(tmp_path, range(count, 3))
         assert block.read_bytes() == whole
+
+
+@pytest.mark.parametrize("left", [0, 5, 15])
+def test_a_shortened_number_of_records_is_found(tmp_path, left):
+    fill(tmp_path, range(3))
+    os.truncate(tmp_path / "records" / "count", left)
+    with pytest.raises(ArgumentError, match="does not count records"):
+        Trajectory.open(tmp_path)
+    assert [f.place.name for f in check_folder(tmp_path).findings] == ["count"]
+    check_folder(tmp_path, repair=True)
+    assert check_folder(tmp_path).is_whole
+    assert_whole(Trajectory.open(tmp_path), range(3))
+
+
+def test_an_older_recording_has_a_zero_for_every_record(tmp_path):
+    fill(tmp_path, range(3))
+    (tmp_path / "records" / "count").write_bytes(bytes(3))
+    fill(tmp_path, [3])
+    assert_whole(Trajectory.open(tmp_path), range(4))
+    assert (tmp_path / "records" / "count").stat().st_size == 16
 
 
 def test_records_of_nan_and_of_nothing_go_on_after_a_kill(tmp_path):

@@ -25,6 +25,7 @@ from hyperribbon.core.store.atomic import (
 )
 from hyperribbon.core.store.manifest import (
     COMMITTED,
+    LISTED,
     MANIFEST,
     SAVE_LOCK,
     SAVING,
@@ -56,7 +57,6 @@ from hyperribbon.core.store.trajectory_files import (
 from hyperribbon.core.store.trees import STATE_KEY, TREE_KEY, load_tree
 
 _JSON_FILES = ("run.json", "claims.json", "inspection.json", "tiles.json", "cost.json")
-_MOST_RECORDS = 1 << 24
 _LEFTOVER = "left over from a killed process"
 
 
@@ -185,6 +185,8 @@ def _read_manifest(folder: Path) -> tuple[Manifest | None, dict[str, str]]:
         manifest = read_manifest(folder)
     except ValueError as error:
         return None, {MANIFEST: f"it cannot be read ({error})"}
+    if manifest is None and (folder / LISTED).exists():
+        return None, {MANIFEST: "it is missing"}
     if manifest is None and any((folder / n).is_file() for n in ("claims.json", "inspection.json")):
         with suppress(OSError, ValueError, AttributeError):
             if read_json(folder / "run.json").get("has_manifest"):
@@ -247,6 +249,8 @@ def _set_aside_files(
     """Set the damaged files aside that a check has found; return what was done, by name."""
     is_inspection = os.path.lexists(folder / "inspection.json")
     done: dict[str, str] = {}
+    if MANIFEST in damage:
+        (folder / LISTED).unlink(missing_ok=True)  # until the files are listed again
     for name in damage:
         if name == "inspection.json" or (name == "run.json" and damage[name] == "it is missing"):
             done[name] = ""  # the other files do not say what it held
@@ -432,7 +436,7 @@ def _find_records(found: TrajectoryCheck) -> Path | None:
     try:
         header = read_header(folder)
         records = records_folder(folder, header)
-        if records.is_dir() and (what := _find_damage_of_count(records / COUNT)):
+        if records.is_dir() and (what := _find_damage_of_count(records)):
             found.add(records / COUNT, what)
         return records
     except ArgumentError as error:
@@ -444,14 +448,12 @@ def _find_records(found: TrajectoryCheck) -> Path | None:
     return max(filled, key=lambda path: path.stat().st_mtime_ns, default=None)
 
 
-def _find_damage_of_count(path: Path) -> str:
-    """Return what is wrong with the file whose size, in zeros, is a number of records."""
+def _find_damage_of_count(records: Path) -> str:
+    """Return what is wrong with the file that has the number of records."""
     try:
-        with open_regular(path) as file:
-            is_zero = not file.read(_MOST_RECORDS).strip(b"\0")
-        return "" if is_zero and not path.is_symlink() else "it does not count records"
-    except OSError as error:
-        return "it is missing" if not os.path.lexists(path) else f"it cannot be read ({error})"
+        return "it is missing" if read_count(records) is None else ""
+    except ArgumentError:
+        return "it does not count records"
 
 
 def _verify_blocks(found: TrajectoryCheck, records: Path) -> None:
@@ -464,7 +466,9 @@ def _verify_blocks(found: TrajectoryCheck, records: Path) -> None:
             files.append(block)
         except OSError as error:
             found.add(block, f"it cannot be read ({error})")
-    reported = read_count(records) or 0
+    reported = 0
+    with suppress(ArgumentError):  # damage of the count is a finding of its own
+        reported = read_count(records) or 0
     items = [(block, item) for block in files for item in scan_block(block)]
     expected = 0
     for number, (block, item) in enumerate(items):

@@ -37,6 +37,8 @@ MANIFEST = "manifest.json"
 COMMITTED = ".committed"
 SAVING = ".saving-"
 SAVE_LOCK = ".save.lock"
+LISTED = ".listed"
+"""Empty file that says of a folder to which files are added that it has a manifest."""
 _FORMAT, _VERSION = "hyperribbon manifest", 1
 
 
@@ -127,6 +129,7 @@ def add_to_manifest(folder: Path, kind: str, names: Iterable[str]) -> None:
         files = {n: e for n, e in listed.files.items() if (folder / n).is_file()} if listed else {}
         files |= list_files(folder, names)
         Manifest(kind, files=dict(sorted(files.items()))).write(folder)
+        (folder / LISTED).touch(0o644)
 
 
 def list_new_files(folder: Path, kind: str) -> None:

@@ -7,9 +7,10 @@ line end:
     {"index": 0, "step": 0, …, "arrays": {"predictions": ["<f4", [50, 10], "9f…"]}}⇥5d41…
     ‹2000 bytes›
 
-The file `count` has one byte per record that was reported as written: more may have been written,
-fewer cannot be there without damage. An incomplete frame after those is what a killed or failed
-write left, and does not count.
+The file `count` has the number of records that were reported as written, and a checksum of it: more
+may have been written, fewer cannot be there without damage. An incomplete frame after those is what
+a killed or failed write left, and does not count. Its 16 bytes are overwritten in place and not
+synced: that a disk loses power leaves the old number or the new one, since it writes whole sectors.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,10 +28,11 @@ from typing import Any
 import numpy as np
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.store.atomic import digest_of, open_regular, sync
+from hyperribbon.core.store.atomic import digest_of, open_regular, sync, write_bytes
 
 COUNT = "count"
-"""File with one byte per record that was reported as written."""
+"""File with the number of records that were reported as written."""
+_MOST_OLDER = 1 << 24
 _BLOCK_RECORDS = 256
 _BLOCK_BYTES = 32 * 2**20
 _LONGEST_LINE = 64 * 2**20
@@ -339,19 +343,41 @@ def block_name(folder: Path, first: int) -> Path:
 
 def write_count(folder: Path, count: int) -> None:
     """Note how many records are on disk."""
-    if not (folder / COUNT).exists():
-        (folder / COUNT).touch(0o644)
-        sync(folder / COUNT)
-        sync(folder)
-    os.truncate(folder / COUNT, count)
+    path, content = folder / COUNT, _encode_count(count)
+    if not path.exists() or path.stat().st_size != len(content):
+        write_bytes(path, content)
+        return
+    handle = os.open(path, os.O_WRONLY)
+    try:
+        _write_at(handle, 0, content)
+    finally:
+        os.close(handle)
 
 
 def read_count(folder: Path) -> int | None:
-    """Return how many records were reported as written; None where the file is missing."""
-    try:
-        return (folder / COUNT).stat().st_size
-    except OSError:
+    """Return how many records were reported as written; None where the file is missing.
+
+    Raises:
+        ArgumentError: It is damaged.
+    """  # noqa: DOC501 - damage_error() returns an ArgumentError
+    path, content = folder / COUNT, b""
+    if not os.path.lexists(path):
         return None
+    for wait in (0.0, 0.01):  # another process may be writing it
+        time.sleep(wait)
+        with suppress(OSError), open_regular(path) as file:
+            content = file.read(_MOST_OLDER)
+        count = int.from_bytes(content[:8], "little")
+        if not path.is_symlink() and content == _encode_count(count):
+            return count
+    if content and not content.strip(b"\0"):  # older ones have a zero for every record
+        return len(content)
+    raise damage_error(folder.parent, f"{folder.name}/{COUNT} does not count records")
+
+
+def _encode_count(count: int) -> bytes:
+    number = count.to_bytes(8, "little")
+    return number + bytes.fromhex(digest_of(number))
 
 
 def first_index(block: Path) -> int:
