@@ -81,7 +81,7 @@ def test_the_stable_step_of_batch_norm_is_that_of_training_mode(trained, digits,
     assert "training mode, 8 fixed batches of 64 samples" in told.finding
     assert f"2/λ₁ = {2 / value:.2g}"[:-1] in told.finding
     assert told.meaning == "It is stable."
-    assert "on 512 samples, evaluation mode" in answer(found, "sharpness").finding
+    assert "(evaluation mode)" in answer(found, "sharpness").finding
     assert "2/λ" not in answer(found, "sharpness").text
     assert "evaluation mode" in found.where
 
