@@ -23,7 +23,11 @@ def make():
 """
 
 
-def test_two_checkpoints_are_compared(tmp_path):
+def refuse(file, tree):
+    raise AssertionError(f"{file.name} is measured again")
+
+
+def test_two_checkpoints_are_compared_and_what_was_measured_is_kept(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text(FILE)
     for name, factor in (("small", 0.1), ("large", 5.0)):
         weight = factor * torch.ones(2, 3).cumsum(1)
@@ -31,7 +35,11 @@ def test_two_checkpoints_are_compared(tmp_path):
     files = [str(tmp_path / name) for name in ("small.pt", "large.pt")]
     with torch.random.fork_rng():
         arguments = [f"{tmp_path / 'mine.py'}:make", *files, "--out", str(tmp_path / "page.html")]
-        done = CliRunner().invoke(app, ["compare", *arguments])
+        arguments = ["compare", *arguments, "--folder", str(tmp_path / "kept")]
+        done = CliRunner().invoke(app, arguments)
+        monkeypatch.setattr("hyperribbon.core.store.kept.save_tree", refuse)  # nothing anew
+        again = CliRunner().invoke(app, arguments)
+    assert again.exit_code == 0, again.output
     assert done.exit_code == 0, done.output
     assert "small" in done.output
     assert "sharpness" in done.output

@@ -53,8 +53,12 @@ def test_a_checkpoint_becomes_an_answer_and_a_smaller_file(case, tmp_path):
     assert small[0].out_features < 40 and accuracy[1] >= accuracy[0] - 0.05 - 1e-9
 
 
-def test_single_weights_are_zeroed(case, tmp_path):
-    result = run("--checkpoint", "final.safetensors", "--out", "sparse.safetensors")
+def test_single_weights_are_zeroed_and_what_was_measured_is_kept(case, tmp_path, monkeypatch):
+    options = "--checkpoint", "final.safetensors", "--folder", "kept"
+    result = run(*options, "--out", "sparse.safetensors")
+    with monkeypatch.context() as again:
+        again.setattr("hyperribbon.core.store.kept.save_tree", None)  # nothing anew
+        assert run(*options).exit_code == 0
     assert result.exit_code == 0 and "of the weights" in result.output
     assert "held-out data" in result.output
     assert (load_state("sparse.safetensors")["0.weight"] == 0).double().mean() > 0.1

@@ -43,6 +43,18 @@ def test_without_weights_no_weights_are_written(images, tmp_path):
     assert len(Trajectory.open(tmp_path / "all").weights(-1)) == 4
 
 
+def test_resume_false_neither_stores_a_state_nor_goes_on_from_one(images, tmp_path):
+    fit(tmp_path, images)
+    files = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file()}
+    with pytest.raises(ArgumentError, match="resume=False was given"):
+        Recorder(tmp_path, resume=False).attach(mlp((64, 200, 3)))
+    assert files == {path: path.read_bytes() for path in files}
+    last = Trajectory.open(tmp_path)[-1].step
+    recorder = Recorder(tmp_path, resume=False)
+    assert recorder.attach(mlp((64, 200, 3)), step=last) == last  # restored by the caller
+    recorder.release()
+
+
 def test_module_names_choose_weights(images, tmp_path):
     fit(tmp_path / "a", images, weights="layer2", resume=False)
     assert list(Trajectory.open(tmp_path / "a").weights(-1)) == ["layer2.weight", "layer2.bias"]

@@ -86,9 +86,10 @@ class Recorder:
         weights: True for the whole state dict, False for none, a Mask for its entries (stored as
             one vector per parameter), `hr.recording.Projection(1000)` for a random projection, or
             names of parameters or modules: one, a pattern or a list.
-        resume: Whether to store the state needed to resume (weights, optimiser, random states; only
-            the last is kept). None: yes if all weights are recorded; else a warning at the start
-            says that the run cannot be resumed.
+        resume: True stores the state needed to resume (weights, optimiser, random states; only the
+            last is kept), and goes on from one that is there. False does neither: a folder with
+            records is refused unless `attach` gets the step. None: as True if all weights are
+            recorded; else a warning at the start says that the run cannot be resumed.
         max_overhead: Largest ratio of recording to training time. Built-in measurements are skipped
             when they would exceed it, and if that is not enough, whole records are skipped. Both
             cause a warning and are counted in `overhead`. The first and the last record are always
@@ -219,6 +220,12 @@ class Recorder:
         if self._capture.predictor is not None and not fresh:
             self._capture.predictor.resume(trajectory.about.get("predictions"))
         if not fresh and step is None:
+            if self._resume is False:
+                reason = (
+                    f"it holds a run up to step {trajectory[-1].step}, and resume=False was given"
+                )
+                remedy = "Choose another folder, omit resume=False, or call attach(step=...)."
+                raise ArgumentError("folder", str(self.folder), reason, remedy)
             step = self._writer.newest_state()
             self._restore_notes(load_parts(self.folder, f"step-{step}", self._parts))
         if len(trajectory):
