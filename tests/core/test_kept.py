@@ -8,7 +8,7 @@ from torch import nn
 import hyperribbon as hr
 from hyperribbon import subnetworks
 from hyperribbon.core import ArgumentError
-from hyperribbon.core.store import Kept, content_digest
+from hyperribbon.core.store import Kept, content_digest, remove_folder, save_tree
 from hyperribbon.core.store.check import check_folder
 
 X = torch.randn(60, 6, generator=torch.Generator().manual_seed(0))
@@ -135,3 +135,19 @@ def test_a_missing_list_of_the_pieces_is_found_and_made_anew(tmp_path):
     assert check_folder(tmp_path, repair=True).is_whole and check_folder(tmp_path).is_whole
     assert Kept(tmp_path, "request")("piece", dict)["x"].tolist() == [0, 1, 2]
     assert listed.is_file() and check_folder(tmp_path).is_whole
+
+
+def test_a_kill_while_a_recording_is_removed_leaves_nothing_damaged(tmp_path, monkeypatch):
+    folder = tmp_path / "resume"
+    recorder = hr.Recorder(folder, "1it")
+    recorder.attach(network(0))
+    recorder.close()
+    with monkeypatch.context() as killed:
+        killed.setattr("shutil.rmtree", lambda place, **_: [f.unlink() for f in place.glob("*/*")])
+        remove_folder(folder)
+        assert not folder.exists() and len(list(tmp_path.iterdir())) == 1
+    (tmp_path / "tree").mkdir()
+    save_tree(tmp_path / "tree" / "x.safetensors", {"x": 1})
+    assert check_folder(tmp_path).findings == ()
+    remove_folder(folder)
+    assert [path.name for path in tmp_path.iterdir()] == ["tree"]

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 import tempfile
 from collections.abc import Generator
@@ -24,6 +25,7 @@ except ImportError:  # not on this system: leftovers of killed processes stay
 
 
 _TEMPORARY = re.compile(r"\..+\.[a-z0-9_]{8}\.tmp")
+REMOVED = ".removed-"
 _LARGEST_JSON = 2**28
 
 
@@ -182,6 +184,15 @@ def open_regular(path: Path) -> BufferedReader:
             return os.fdopen(handle, "rb")
         os.close(handle)
     raise OSError(errno.EINVAL, "it is not a regular file", str(path))
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder if it is there; a kill leaves it whole, or under a name nobody reads."""
+    gone = folder.with_name(REMOVED + folder.name)
+    shutil.rmtree(gone, ignore_errors=True)  # what an earlier kill left
+    if folder.is_dir():
+        folder.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def make_folder(folder: Path) -> Path:

@@ -14,6 +14,7 @@ from safetensors import SafetensorError, safe_open
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import (
+    REMOVED,
     clear_leftovers,
     file_digest,
     is_locked,
@@ -122,6 +123,7 @@ def check_folder(folder: str | Path, *, repair: bool = False) -> FolderCheck:
     findings: list[Finding] = []
     for place, inside, names in os.walk(folder):
         at = Path(place)
+        inside[:] = [name for name in inside if not name.startswith(REMOVED)]
         if HEADER in (*names, *inside) or any(at.glob("records*/block-*.bin")):
             own = ("weights", "state")  # others: the recording that an ensemble's member resumes
             others = [n for n in inside if n not in own and not is_record_folder(n)]

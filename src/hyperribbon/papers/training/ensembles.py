@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +21,7 @@ from hyperribbon.core.checks import ArgumentError, validate
 from hyperribbon.core.devices.modes import preserve_random_state, without_autocast_cache
 from hyperribbon.core.devices.torch_private import Convolution, Dropout, NormWithStatistics
 from hyperribbon.core.generators import torch_generator
+from hyperribbon.core.store import remove_folder
 from hyperribbon.operators.risk.batches import move, pick, tensors
 from hyperribbon.operators.risk.data import Data, Source
 from hyperribbon.operators.risk.objective import Objective, at_weights
@@ -229,7 +229,7 @@ def train_ensemble(
             if on_member is not None:
                 on_member(name, seed)
         if folder is not None:
-            shutil.rmtree(Path(folder) / name / "resume", ignore_errors=True)
+            remove_folder(Path(folder) / name / "resume")
     return Ensemble(members)
 
 
@@ -425,7 +425,7 @@ class _Snapshots:
             if not (self.trajectory.folder / "manifest.json").is_file():
                 history = {n: values.tolist() for n, values in result.history.items()}
                 self.trajectory.finish({"history": history})
-            shutil.rmtree(self.trajectory.folder / "resume", ignore_errors=True)
+            remove_folder(self.trajectory.folder / "resume")
         steps = np.array(self.steps)
         predictions = np.stack(self.predictions) if self.predictions else None
         epochs = steps / self.length
