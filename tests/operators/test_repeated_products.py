@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from hyperribbon.operators import GGN, Hessian
+from hyperribbon.operators.derivatives import linearisation
 
 
 @pytest.mark.parametrize("kind", [Hessian, GGN])
@@ -105,3 +106,20 @@ def test_products_of_a_block_round_alike_however_long_they_take():
         operator = Hessian(model, nn.CrossEntropyLoss(), data)
         products.append(operator @ torch.eye(operator.shape[0])[:, ::500])
     assert torch.equal(*products)
+
+
+def test_a_first_block_whose_rows_go_one_by_one_takes_no_row_twice(monkeypatch):
+    monkeypatch.setattr(linearisation, "_ARITHMETIC", -1.0)
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double()
+    data = torch.randn(6, 3).double(), torch.tensor([0, 1, 0, 1, 1, 0])
+    op = Hessian(model, nn.CrossEntropyLoss(), data)
+    block = torch.randn(op.shape[0], 5).double()
+    singles = torch.stack([op @ block[:, i] for i in range(5)], 1)
+    torch.testing.assert_close(op @ block, singles)  # its memory is measured once
+    op.risk._routes.batched.clear()
+    calls = []
+    grad = torch.autograd.grad
+    monkeypatch.setattr(torch.autograd, "grad", lambda *a, **k: (calls.append(0), grad(*a, **k))[1])
+    torch.testing.assert_close(op @ block, singles)
+    assert len(calls) == 5
