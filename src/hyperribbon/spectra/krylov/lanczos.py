@@ -190,7 +190,7 @@ class Search:
         self.chain: int | None = None  # first vector of the current chain; None: no chain
         self.evidence: Evidence | None = None  # of the current chain, when its start was random
         self.ends: list[End] = []  # what the current chain is to show beside the basis
-        self._ritz_vectors = torch.zeros(0, 0)  # of the basis when it began, as coefficients
+        self._ritz_vectors = torch.zeros(0, 0, device="cpu")  # coefficients when the chain began
         self._first: tuple[Any, Evidence] | None = None  # the first chain, to go on with later
         self._levels = self._growths = -inf, -inf  # of both chains' evidence, last and now
         self._is_distinct = False  # whether only copies of wanted eigenvalues may be missing
