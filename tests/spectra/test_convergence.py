@@ -150,6 +150,27 @@ def test_below_its_limit_the_rest_hides_no_wanted_eigenvalue(which):
     assert (True, True) in verdicts and (False, False) in verdicts
 
 
+def test_values_that_a_short_chain_gave_up_still_lie_beyond_a_limit(diagonal_of):
+    """With a basis of three, a chain for both ends may keep the values of one end only."""
+    search = Search(Products(diagonal_of((5.0, -9.0, 1.0), 50)), 1, "LM", 1e-2, 10)
+    search.begin_chain(torch.randn(1, 50, generator=torch.Generator().manual_seed(0)))
+    search.evidence.drop(torch.tensor([4.0], dtype=torch.float64))
+    search.evidence.update(*(torch.tensor(v, dtype=torch.float64) for v in ([-8.0], [1.0], 1e-9)))
+    assert search.evidence.top(1) == 4 and search.evidence.top(-1) == 8
+    assert search._shows(1, 4.1) and not search._shows(1, 3.0)
+
+
+def test_a_second_chain_with_nothing_left_to_show_ends(diagonal_of, monkeypatch):
+    def shows_both_ends(search):
+        search._shown, search.evidence, search.ends = {1, -1}, None, []
+        return False
+
+    monkeypatch.setattr(Search, "nothing_is_missing", shows_both_ends)
+    op = diagonal_of((9.0, 8.0, -7.0, -6.0, *np.linspace(-1, 1, 200)), 1000)
+    found = eigsh(op, 4, "BE", 1e-2, "lanczos", certificate="full", max_matvecs=200)
+    assert found.matvecs < 60
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("values", [(5.0, 5.0, 4.0, 1.0), (5.0, 4.0, 4.0, 4.0, 1.0, 1.0)])
 def test_a_second_chain_finds_copies_as_often_as_it_says(diagonal_of, monkeypatch, values):

@@ -127,6 +127,10 @@ class Evidence:
         """Note that the Ritz vectors of these values are given up."""
         self._dropped.append(nodes)
 
+    def top(self, sign: int) -> float:
+        """Return the largest Ritz value times a sign, of those that were given up too."""
+        return float((sign * torch.cat([*self._dropped, self.nodes])).max())
+
     def excludes(self, points: torch.Tensor) -> torch.Tensor:
         """Return whether there is an eigenvalue at none of the points (n,), with doubt for each."""
         if float(self.coupling) == 0:

@@ -137,6 +137,7 @@ def lanczos(
                 break
             elif is_full:
                 search.begin_second_chain(draw)
+                is_complete = not search.ends
             else:
                 break
     except StoppedError:
@@ -365,7 +366,7 @@ class Search:
         """
         assert self.evidence is not None
         end, *others = self.ends
-        top, step = float((end.sign * self.evidence.nodes).max()), float(self.slack.min())
+        top, step = self.evidence.top(end.sign), float(self.slack.min())
         is_within = top <= end.limit
         is_apart = top <= min(end.limit, end.place)
         if self._first is not None and (not is_apart or self._first_is_faster()):
@@ -403,8 +404,7 @@ class Search:
         """Whether the chain shows that no eigenvalue times the sign is above a limit."""
         assert self.evidence is not None
         point = torch.tensor([sign * limit], dtype=torch.float64, device="cpu")
-        is_outside = float((sign * self.evidence.nodes).max()) <= limit
-        return is_outside and bool(self.evidence.excludes(point))
+        return self.evidence.top(sign) <= limit and bool(self.evidence.excludes(point))
 
     def improve(self, draw: Callable[[], torch.Tensor]) -> None:
         """Bring the wanted pairs closer: along the chain, or what it leaves of the residuals."""
