@@ -108,19 +108,42 @@ def test_principal_modes_are_those_of_the_singular_values(shape):
 
 
 def test_curvature_is_measured_along_resolved_modes_first():
-    times = np.array([900.0, 200.0, 5.0, 3.0, 2.0, 1.0])
-    assert list(_resolved_first(times, 1000, 3)) == [2, 3, 4]
-    assert list(_resolved_first(times, 1000, 5)) == [0, 2, 3, 4, 5]
+    """Layer b has two resolved modes, too few for ψ; a and c take turns, three modes at a time."""
+    times = {
+        "a": np.array([900.0, 200.0, 5.0, 3.0, 2.0, 1.0]),
+        "b": np.array([900.0, 800.0, 2.0, 1.0]),
+        "c": np.array([9.0, 800.0, 2.0, 1.0]),
+    }
+
+    def chosen(count):
+        return {name: list(modes) for name, modes in _resolved_first(times, 1000, count).items()}
+
+    assert chosen(3) == {"a": [2, 3, 4], "b": [], "c": []}
+    assert chosen(6) == {"a": [2, 3, 4], "b": [], "c": [0, 2, 3]}
+    assert chosen(7) == {"a": [2, 3, 4, 5], "b": [], "c": [0, 2, 3]}
+    assert chosen(14) == {name: list(range(len(own))) for name, own in times.items()}
 
 
-def test_many_layers_have_fewer_modes_and_samples():
-    """A fifth of the training pays for modes × samples; a Hessian product is 1.5 passes."""
-    layers = {str(i): SimpleNamespace(dimension=100) for i in range(20)}
-    few = dict(list(layers.items())[:3])
-    assert _affordable(None, "auto", 64_000, few) == (20, 142)
-    assert _affordable(None, "auto", 16_000, layers) == (5, 32)
-    assert _affordable(None, "auto", 480_000, layers) == (20, 160)
-    assert _affordable(7, None, 16_000, layers) == (7, None)
+def test_a_tenth_of_the_training_pays_for_samples():
+    assert _affordable("auto", 4000.0, 40) == 100
+    assert _affordable("auto", 4000.0, 100) == 64
+    assert _affordable("auto", 4e6, 100) == 1024
+    assert _affordable(None, 4000.0, 40) is None
+    assert _affordable(7, 4000.0, 40) == 7
+
+
+def test_curvature_of_a_short_training_is_of_three_modes():
+    """40 steps of 6 samples pay for no more; the other layer has no ψ, and says why."""
+    model, data = network(), batches()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
+    found = hr.fluctuations(model, LOSS, data, optimizer, steps=40)
+    known = [int(np.isfinite(layer.curvatures).sum()) for layer in found.layers.values()]
+    assert sorted(known) == [0, 3]
+    for layer, count in zip(found.layers.values(), known, strict=True):
+        if not count:
+            assert layer.flatness is None
+            assert "too few" in layer.reason or "curvature is known" in layer.reason
+    assert len(found.summary().splitlines()) >= 2
 
 
 def test_nothing_of_the_user_changes():

@@ -145,7 +145,10 @@ def variance_flatness(
     one half of the record along modes of the other half, corrected for what is taken off slow
     modes. The interval is about this ψ and holds for any memory: each mode has the spectrum of an
     autoregressive process of its own, and the error of a variance v over n moments is
-    2v²Σρ²/n, so that modes that oscillate count too. Modes whose correlation time is more than a
+    2v²Σρ²/n, so that modes that oscillate count too. Estimated modes mix true ones where their
+    variances are close, which leaves ψ = 1.2 too large by .05 in a record of 40 relaxation times of
+    twelve modes, with variances within a factor of six; along the true modes there is no such bias,
+    nor at ψ = 2. Modes whose correlation time is more than a
     tenth of the record, or of a window, are not used; `resolved` and `unresolved` name them.
 
     Args:
@@ -201,10 +204,10 @@ def variance_flatness(
     times[moving] = memory.times
     resolved = SEEN * times <= (found.window or found.samples)
     usable = (variances > 0) & (curvatures > 0)
-    doubt = "" if (resolved & usable).sum() >= 3 or usable.sum() < 3 else _doubt(times, found)
-    if doubt and strict:
-        raise _refusal(doubt, found)
-    used = np.ones_like(resolved) if doubt else resolved
+    reason = "" if (resolved & usable).sum() >= 3 or usable.sum() < 3 else doubt(times, found)
+    if reason and strict:
+        raise _refusal(reason, found)
+    used = np.ones_like(resolved) if reason else resolved
     try:
         exponent = theory.fit_exponent(variances[used], curvatures[used])
     except ArgumentError as error:
@@ -216,7 +219,7 @@ def variance_flatness(
         remedy = "Record longer: a slope needs three."
         raise ArgumentError("trajectory", found.modes, reason, remedy)
     corrected, deviation, freedom = _cross_fit(found, both, H[np.ix_(both, both)])
-    reach = np.nan if doubt else float(stdtrit(freedom, (1 + confidence) / 2)) * deviation
+    reach = np.nan if reason else float(stdtrit(freedom, (1 + confidence) / 2)) * deviation
     low, high = corrected - reach, corrected + reach
     bias = exponent - corrected
     too_few = bool(abs(bias) > 0.1 * abs(exponent) or found.effective_samples < 10 * len(variances))
@@ -236,7 +239,7 @@ def variance_flatness(
         found.stationarity,
         times,
         resolved,
-        doubt,
+        reason,
     )
     if warn:
         _warn(result, found)
@@ -307,7 +310,7 @@ def _slope_weights(curvatures: np.ndarray) -> np.ndarray:
     return centred / np.sum(centred**2)
 
 
-def _doubt(times: np.ndarray, found: WeightCovariance) -> str:
+def doubt(times: np.ndarray, found: WeightCovariance) -> str:
     """Return why the variance–flatness exponent has no interval."""
     slowest = f"the third fastest mode decorrelates after about {np.sort(times)[2]:.0f} moments"
     if found.window is not None:
@@ -315,17 +318,17 @@ def _doubt(times: np.ndarray, found: WeightCovariance) -> str:
     return f"{slowest}, and {found.samples} are too few to know its variance"
 
 
-def _refusal(doubt: str, found: WeightCovariance) -> ArgumentError:
+def _refusal(reason: str, found: WeightCovariance) -> ArgumentError:
     few = "use fewer modes with k="
     drift = "" if found.stationarity.stationary else "train until the mean stays, "
     if found.window is not None:
         return ArgumentError(
-            "window", found.window, doubt, f"Give longer windows, {drift}or {few}."
+            "window", found.window, reason, f"Give longer windows, {drift}or {few}."
         )
     remedy = (
         f"Record longer or at larger intervals, {drift}omit the beginning with start=, or {few}."
     )
-    return ArgumentError("trajectory", f"{found.samples} moments", doubt, remedy)
+    return ArgumentError("trajectory", f"{found.samples} moments", reason, remedy)
 
 
 def _widths(loss: Callable[[np.ndarray], float], found: WeightCovariance) -> np.ndarray:

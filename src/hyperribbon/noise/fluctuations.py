@@ -17,7 +17,7 @@ from hyperribbon.core.checks import ArgumentError, check_choice, validate
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.noise.continuation import Continuation
-from hyperribbon.noise.flatness import SEEN, variance_flatness
+from hyperribbon.noise.flatness import SEEN, doubt, variance_flatness
 from hyperribbon.noise.layer_fluctuations import AGREES, Fluctuations, LayerFluctuations
 from hyperribbon.noise.memory import fit_memory
 from hyperribbon.noise.mode_predictions import (
@@ -35,10 +35,11 @@ from hyperribbon.spectra import eigsh
 _FEWEST = 12  # steps of a covariance
 _DIVERGES = "the update diverges"
 _MIXED = 0.5  # share of a preconditioned mode beside the others that is named
-_SHARE = 0.2  # of the training, that curvature may cost
+_SHARE = 0.1  # of the training, that curvature may cost
 _PASSES = 1.5  # training passes that a Hessian-vector product costs
-_MODES = (5, 20)  # fewest and most of a layer
-_SAMPLES = (32, 64, 1024)  # fewest, fewest before modes are given up, and most of them
+_MODES = 20  # of a layer
+_SLOPE = 3  # modes that ψ needs
+_SAMPLES = (64, 1024)  # fewest and most
 
 
 def _sample_number(argument: str, value: Any) -> int | str | None:
@@ -99,10 +100,11 @@ def fluctuations(
             default all matrices and kernels; frozen and tied weights are skipped.
         along: "covariance" for principal modes of the fluctuations, "hessian" for the leading
             eigenvectors of each layer's Hessian at the start.
-        k: Modes per layer; by default 20, and the curvature along as many of them, at least five,
-            as it is affordable for, resolved ones first.
+        k: Modes per layer; by default 20, and the curvature along as many of them as cost a tenth
+            of the training on 64 samples: resolved ones first, of layers with at least three.
         samples: Samples behind the curvature, in whole batches; None for all. By default as many,
-            from 32 to 1024, as cost about a fifth of the training.
+            from 64 to 1024, as cost about a tenth of the training. The interval of ψ does not
+            include the error of a curvature from few samples.
         mode: Mode of the layers for the curvature, as for `hr.Risk`. Training is in training mode.
         trajectory: A recorded training of this model to use instead of new steps.
         folder: Where to keep the progress; the same call resumes from it.
@@ -127,8 +129,11 @@ def fluctuations(
     space = _trained_space(model, optimizer, layers)
     run = Continuation(model, loss, data, optimizer, seed)
     parts = space.layers()
-    curved, count = _affordable(k, samples, moments * run.batch_size, parts)
-    k = _MODES[1] if k is None else k
+    products = _SHARE * moments * run.batch_size / _PASSES  # of one mode and one sample
+    curved = max(int(products / _SAMPLES[0]), _SLOPE) if k is None else k * len(parts)
+    k = _MODES if k is None else k
+    widths = [min(k, part.dimension) for part in parts.values()]
+    count = _affordable(samples, products, min(curved, sum(widths)))
     started = time.perf_counter()
     if along == "hessian":
         risk = run.risk(count, mode, space)
@@ -148,30 +153,35 @@ def fluctuations(
     whole = {n: record.covariance(k) for n, record in records.items()}
     run.move_to({n: found.mean for n, found in whole.items()}, parts)
     times = {n: _times(found) for n, found in whole.items()}
-    chosen = {n: _resolved_first(times[n], moments, curved) for n in parts}
+    chosen = _resolved_first(times, moments, curved)
     covariances = {n: _of_modes(found, chosen[n]) for n, found in whole.items()}
+    count = _affordable(samples, products, sum(map(len, chosen.values())))
     risk = run.risk(count, mode, space)
     H = _within_modes(Hessian(risk), covariances, space, parts)
     predicted, missing, mixed = None, "", {}
-    changes = np.full((len(H), 2), np.nan)
+    changes = np.full((sum(len(own) for own in times.values()), 2), np.nan)
+    kept = np.concatenate([np.isin(np.arange(len(times[n])), chosen[n]) for n in parts])
     try:
         rule = run.rule()
         if "preconditioner" in rule:
             factors = run.by_name(rule["preconditioner"])
-            rule["preconditioner"], mixed = preconditioner_within(factors, covariances, parts)
+            rule["preconditioner"], mixed = preconditioner_within(factors, whole, parts)
         if trajectory is None:
-            C, changes = noise_of_steps(covariances, rule)
+            C, changes = noise_of_steps(whole, rule)
+            C = C[np.ix_(kept, kept)]
         else:
             noise = GradientCovariance(risk)
             C = run.batch_factor() * _within_modes(noise, covariances, space, parts)
+        if "preconditioner" in rule:
+            rule["preconditioner"] = rule["preconditioner"][np.ix_(kept, kept)]
         predicted = predict_modes(H, C, rule, stride)
     except ArgumentError as error:
         missing = error.reason
-    found, end = {}, 0
+    found, end, last = {}, 0, 0
     for name, modes in chosen.items():
         own = slice(end, end := end + len(modes))
         theirs = None if predicted is None else predicted[:, own]
-        change = np.median(changes[own], axis=0)
+        change = np.median(changes[last : (last := last + len(times[name]))], axis=0)
         about = name, whole[name], times[name], modes, H[own, own], theirs
         found[name] = _layer(*about, missing, change, mixed.get(name))
     after = before + time.perf_counter() - started
@@ -179,26 +189,12 @@ def fluctuations(
     return Fluctuations(found, moments, along, risk.samples, run.losses(), *seconds)
 
 
-def _affordable(
-    k: int | None, samples: int | str | None, trained: int, parts: dict[str, ParameterSpace]
-) -> tuple[int, int | None]:
-    """Return modes per layer and samples of the curvature, which costs about a fifth of training.
-
-    Args:
-        k: Modes per layer of which curvature is wanted, or None to choose.
-        samples: Samples, None for all, or "auto" to choose.
-        trained: Samples that training passes through.
-        parts: Layers.
-    """
-    products = _SHARE * trained / _PASSES  # of one mode and one sample
-    if k is None:
-        fits = int(products / (_SAMPLES[1] * len(parts)))
-        k = min(max(fits, _MODES[0]), _MODES[1])
-    if samples == "auto":
-        modes = sum(min(k, part.dimension) for part in parts.values())
-        samples = min(max(int(products / modes), _SAMPLES[0]), _SAMPLES[2])
-    assert not isinstance(samples, str)
-    return k, samples
+def _affordable(samples: int | str | None, products: float, modes: int) -> int | None:
+    """Return samples of the curvature, by default as many as so many products of one mode allow."""
+    if samples != "auto":
+        assert not isinstance(samples, str)
+        return samples
+    return min(max(int(products / modes), _SAMPLES[0]), _SAMPLES[1])
 
 
 def _trained_space(
@@ -256,6 +252,8 @@ def _within_modes(
     }
     columns = []
     for name, covariance in covariances.items():
+        if not covariance.modes.shape[1]:
+            continue
         size = (operator.shape[0], covariance.modes.shape[1])
         block = torch.zeros(size, dtype=operator.dtype, device="cpu")
         block[rows[name]] = torch.from_numpy(covariance.modes).to(operator.dtype)
@@ -274,9 +272,23 @@ def _times(found: WeightCovariance) -> Float[np.ndarray, "k"]:
     return times
 
 
-def _resolved_first(times: np.ndarray, moments: int, count: int) -> np.ndarray:
-    """Return the modes, in order, whose curvature is measured: resolved ones before others."""
-    return np.sort(np.argsort(SEEN * times > moments, kind="stable")[:count])
+def _resolved_first(
+    times: dict[str, np.ndarray], moments: int, count: int
+) -> dict[str, np.ndarray]:
+    """Return the modes of each layer, in order, along which curvature is measured.
+
+    First those that were resolved, of layers with enough of them for ψ, in turn as many as ψ needs;
+    then others.
+    """
+    order = []
+    for layer, own in enumerate(times.values()):
+        slow = SEEN * own > moments
+        few = (~slow).sum() < _SLOPE
+        for rank, mode in enumerate(np.argsort(slow, kind="stable")):
+            order.append((bool(slow[mode] or few), rank // _SLOPE, layer, int(mode)))
+    taken = sorted(order)[:count]
+    modes = [sorted(mode for *_, own, mode in taken if own == layer) for layer in range(len(times))]
+    return {name: np.array(own, dtype=int) for name, own in zip(times, modes, strict=True)}
 
 
 def _of_modes(found: WeightCovariance, chosen: np.ndarray) -> WeightCovariance:
@@ -304,13 +316,18 @@ def _layer(
     """Return what is known of a layer, of which some modes were chosen for curvature."""
     flatness, reason = None, ""
     measured = _of_modes(found, chosen)
-    try:
-        matrix = _Product((found.width, found.width), measured.modes @ H)
-        flatness = variance_flatness(measured, matrix, warn=False, strict=False)
-        reason = flatness.doubt
-    except ArgumentError as error:
-        reason = error.reason
     resolved = SEEN * times <= found.samples
+    if len(chosen) < _SLOPE <= len(times):
+        reason = doubt(times, found)
+        if resolved.sum() >= _SLOPE:
+            reason = f"curvature is known along {len(chosen)} modes only; take more steps"
+    else:
+        try:
+            matrix = _Product((found.width, found.width), measured.modes @ H)
+            flatness = variance_flatness(measured, matrix, warn=False, strict=False)
+            reason = flatness.doubt
+        except ArgumentError as error:
+            reason = error.reason
 
     def all_modes(values: np.ndarray) -> np.ndarray:
         result = np.full(len(times), np.nan)

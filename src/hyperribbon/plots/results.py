@@ -268,7 +268,9 @@ def plot_layer_fluctuations(result: LayerFluctuations, ax: Axes | None = None) -
     if "predicted_variance" in table:
         shown = table[table["predicted_variance"] > 0]
         axes.plot(shown["curvature"], shown["predicted_variance"], "x", ms=4, label="predicted")
-    axes.set(xscale="log", yscale="log", xlabel="curvature", ylabel="variance", title=result.name)
+    axes.set(xlabel="curvature", ylabel="variance", title=result.name)
+    if len(table):
+        axes.set(xscale="log", yscale="log")
     axes.legend(title=None if result.stationary else "not stationary")
     return axes
 
