@@ -7,6 +7,7 @@ from scipy.sparse.linalg import aslinearoperator
 from torch import nn
 
 import hyperribbon as hr
+from hyperribbon.operators.base import Cost
 from hyperribbon.spectra.products import Products
 from hyperribbon.spectra.rounding import precise_images
 
@@ -172,3 +173,16 @@ def test_an_operator_that_fails_in_float64_is_multiplied_in_its_own_precision(ma
     assert products.matvecs == 2
     spectrum = hr.eigsh(op, 2, method="lanczos")
     assert float(spectrum.rounding.max()) < 1e-5
+
+
+def test_rounding_is_measured_in_the_operators_precision_where_float64_does_not_fit(matrix_of):
+    matrix = matrix_of(np.linspace(0, 1, 300) ** 8)
+    op = Repeating(matrix, 1e-3 * torch.eye(300, dtype=torch.float64))
+    op.cost = lambda: Cost(bytes=10_000, flops=1e6, beside=10**8)
+    op.in_precision = None  # is not called
+    spectrum = hr.eigsh(op, 1, method="lanczos", memory=1e6)
+    assert hr.plan(op, 1, memory=1e6).best.memory <= 1e6
+    unit = torch.finfo(torch.float32).eps
+    assert 20 * unit * 0.999 <= float(spectrum.rounding) <= 1e-3
+    own = torch.linalg.eigvalsh(op.wrong.double()).flip(0)[:1]
+    assert torch.all((spectrum.eigenvalues - own).abs() <= spectrum.bounds)

@@ -108,7 +108,9 @@ def eigsh(
         storage: Where Lanczos keeps them: "memory", or "disk", in TMPDIR, with the same numbers.
             "auto" takes memory while it lasts.
         memory: Bytes that may be used; None for what the device has free. Where no route that was
-            asked for keeps to them, the call is refused and says what it takes.
+            asked for keeps to them, the call is refused and says what it takes. Where float64 does
+            not fit, `rounding` is measured in the operator's own precision, and at least the
+            allowance of 20 units; errors that all its products share may be larger.
         should_stop: Called at the beginning and before every product, or block of columns where the
             matrix is formed; not inside a product or a Gram matrix. Once it returns True, Lanczos
             returns the pairs it has. With several processes all of them give one, and one that
@@ -177,6 +179,7 @@ def eigsh(
         max_matvecs=limit,
         max_seconds=inf if max_seconds is None else check_positive("max_seconds", max_seconds),
         storage=products.processes.choose(route.storage),
+        is_wide=products.processes.choose(route.is_wide),
     )
     return as_spectrum(products, pairs, is_full, eigenvectors)
 

@@ -52,6 +52,7 @@ class Route:
         storage: Where Lanczos keeps its basis: "memory" or "disk".
         basis: Vectors Lanczos keeps; 0 for other methods.
         disk: Bytes on disk.
+        is_wide: Whether there is room to measure the rounding of the results in float64.
     """
 
     method: str
@@ -62,6 +63,7 @@ class Route:
     storage: str = "memory"
     basis: int = 0
     disk: int = 0
+    is_wide: bool = True
 
     @property
     def name(self) -> str:
@@ -134,7 +136,8 @@ def plan(
 
     on top of what a product itself takes (`op.cost()`, where the operator knows it). The one in
     double precision that measures the rounding of the results comes after Lanczos has given its
-    basis back, so the larger of the two counts. Where memory is short of m vectors,
+    basis back, so the larger of the two counts; where it does not fit, the product is made in the
+    operator's own precision. Where memory is short of m vectors,
     Lanczos restarts with fewer, and its basis may be kept on disk instead.
 
     Args:
@@ -318,10 +321,13 @@ def _lanczos_with(
     is_audited = is_near_rounding(products, tol)
     ending = product_bytes(products, is_audited=is_audited) + (2 * k + _WORKING) * whole
     memory = max(growing, mixing, ending)
+    is_wide = memory <= available or not is_audited
+    if not is_wide:
+        memory = max(growing, mixing, product + (2 * k + _WORKING) * whole)
     reading = kept * part * item / _BANDWIDTH[storage]
     step = product_seconds(products, rate) + 4 * kept * part / rate + _STEP_SECONDS + reading
     fits = memory <= available and disk <= free
-    return Route("lanczos", memory, matvecs * step, matvecs, fits, storage, capacity, disk)
+    return Route("lanczos", memory, matvecs * step, matvecs, fits, storage, capacity, disk, is_wide)
 
 
 def _gram(

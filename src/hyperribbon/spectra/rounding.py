@@ -43,7 +43,10 @@ class Audit:
         signs: (k,), from `random_signs`.
         rows: (k, ·), the vectors as they are returned.
         values: (k,), their values λ.
-        residual: (1, ·), the sum Σ gᵢrᵢ of the residuals that were computed for them.
+        residual: (1, ·), the sum Σ gᵢrᵢ of the residuals that were computed for them; it may be
+            changed.
+        is_wide: Whether float64 may be used. Otherwise all is in the operator's own precision,
+            with its vectors: errors that all its products repeat do not show.
     """
 
     def __init__(
@@ -53,9 +56,11 @@ class Audit:
         rows: torch.Tensor,
         values: torch.Tensor,
         residual: torch.Tensor,
+        *,
+        is_wide: bool = True,
     ) -> None:
-        self._products = products
-        precision = wide(products.device)
+        self._products, self._is_wide = products, is_wide
+        precision = wide(products.device) if is_wide else products.dtype
         self._vector = torch.zeros(1, products.length, dtype=precision, device=products.device)
         self._claim = residual.to(self._vector)
         for sign, value, row in zip(signs.tolist(), values.tolist(), rows, strict=True):
@@ -68,7 +73,8 @@ class Audit:
         Args:
             norm: ‖A‖.
         """
-        image = precise_images(self._products, self._vector)
+        images = precise_images if self._is_wide else Products.images
+        image = images(self._products, self._vector)
         error = float(self._products.norms(self._claim.sub_(image)))
         return _SAFETY * error + least_floor(self._products, norm)
 

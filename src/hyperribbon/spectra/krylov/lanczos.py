@@ -65,6 +65,7 @@ def lanczos(
     max_matvecs: int,
     max_seconds: float = inf,
     storage: str = "memory",
+    is_wide: bool = True,
 ) -> Pairs:
     """Return the k wanted eigenpairs of a symmetric operator.
 
@@ -95,12 +96,13 @@ def lanczos(
         max_matvecs: Products after which the best pairs so far are returned.
         max_seconds: Time after which they are, once there are k.
         storage: Where the basis is kept: "memory" or "disk".
+        is_wide: Whether rounding may be measured in float64, see `Audit`.
 
     Raises:
         StoppedError: `should_stop` returned True before there were k pairs.
     """
     deadline = monotonic() + max_seconds
-    search = Search(products, k, which, tol, capacity, storage)
+    search = Search(products, k, which, tol, capacity, storage, is_wide=is_wide)
     start = None if start is None or not bool(start.any()) else start
     everything = torch.ones(k, dtype=torch.bool, device="cpu")
     first: Evidence | None = None
@@ -172,6 +174,7 @@ class Search:
         tol: Relative accuracy, as for `tolerances`.
         capacity: Vectors the basis may hold; more than k unless it holds the whole space.
         storage: Where they are kept: "memory" or "disk".
+        is_wide: Whether rounding may be measured in float64.
     """
 
     def __init__(
@@ -182,7 +185,10 @@ class Search:
         tol: float,
         capacity: int,
         storage: str = "memory",
+        *,
+        is_wide: bool = True,
     ) -> None:
+        self._is_wide = is_wide
         self.basis = Basis(products, capacity, storage)
         self.k, self.which = k, which
         self.reachable = 20 * torch.finfo(products.dtype).eps
@@ -471,7 +477,11 @@ class Search:
             signs = random_signs(self.k)
             residual = basis.residual(coefficients[:, self.wanted] @ signs)
             basis.release()  # a product in float64 needs the room
-            floor = Audit(basis.products, signs, rows, values, residual).floor(self.norm)
+            audit = Audit(basis.products, signs, rows, values, residual, is_wide=self._is_wide)
+            del residual
+            floor = audit.floor(self.norm)
+            if not self._is_wide:  # errors that all products repeat are allowed for
+                floor = max(floor, self.reachable * self.norm)
         else:
             basis.release()
             floor = self.reachable * self.norm
