@@ -143,6 +143,7 @@ def _theory() -> Iterator[Call]:
     yield Call(n.printed_count, {"widths": (4, 3, 2)})
     for function in (n.hessian, n.ggn):
         yield Call(function, {"weights": WEIGHTS, "moments": MOMENTS})
+    yield Call(n.restrict_to_range, {"curvature": n.hessian(WEIGHTS, MOMENTS)})
     for function in (n.jacobian, n.ntk, n.sharpness_bound, n.trace):
         yield Call(function, {"weights": WEIGHTS, "X": np.ones((4, 5))})
     for function in (n.shallow_eigenvalues, n.shallow_sharpness, n.shallow_trace):
