@@ -78,6 +78,7 @@ def test_a_network_that_has_learned_nothing_is_told_so():
     found = hr.prunable(model, nn.CrossEntropyLoss(), (10 * inputs, targets))
     assert found.fraction == 1
     assert "has not learned anything" in found.summary()
+    assert "Zeroing all weights leaves" in found.summary()
     assert "leaves accuracy at 0.0%" in found.summary()
 
 

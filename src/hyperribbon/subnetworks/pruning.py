@@ -128,9 +128,11 @@ class Prunable(Result, plot="plot_prunable"):
         low, high = self.interval
         verb = "raises" if self.metric == "loss" else "lowers"
         change = describe_change(self.metric, self.baseline, self.value)
+        share = f"the {_RANKED[self.unit]} {self.fraction:.1%} of the {self.unit}"
+        if self.fraction == 1:
+            share = f"all {self.unit}"
         sentences = [
-            f"Zeroing the {_RANKED[self.unit]} {self.fraction:.1%} of the {self.unit} {change} "
-            f"({self.data}, no retraining).",
+            f"Zeroing {share} {change} ({self.data}, no retraining).",
             f"{self.confidence:.0%} confidence interval for a tolerance of {self._tolerated()}: "
             f"{low:.1%} to {high:.1%}.",
         ]
