@@ -133,9 +133,10 @@ def test_the_limits_of_optimisers(data):
 def test_training_that_diverges_or_is_of_another_kind_is_refused(data):
     with pytest.raises(ArgumentError, match="diverges"):
         hr.predict_sharpness(network(), nn.MSELoss(), data, optimizer=50.0, steps=200)
-    lbfgs = torch.optim.LBFGS(network().parameters())
+    model = network()
+    lbfgs = torch.optim.LBFGS(model.parameters())
     with pytest.raises(ArgumentError, match="stability limit is not known"):
-        hr.predict_sharpness(network(), nn.MSELoss(), data, optimizer=lbfgs)
+        hr.predict_sharpness(model, nn.MSELoss(), data, optimizer=lbfgs)
 
 
 def test_a_network_without_activations_to_replace_says_that_a_copy_was_trained(data):
