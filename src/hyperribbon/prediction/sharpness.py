@@ -129,21 +129,20 @@ class SharpnessPrediction(Result):
         """Draw the sharpness's predicted path, its band and the stability limit."""
         from hyperribbon.plots.style import COLORS, new_figure
 
-        if ax is None:
-            _, ax = new_figure()
+        axes: Axes = new_figure()[1] if ax is None else ax
         color = COLORS[0]
-        ax.plot(self.steps, self.path, "o-", color=color, markersize=3, label="expected")
+        axes.plot(self.steps, self.path, "o-", color=color, markersize=3, label="expected")
         ends = [[self.value - self.low], [self.high - self.value]]
-        ax.errorbar(self.steps[-1:], [self.value], ends, color=color, capsize=3)
+        axes.errorbar(self.steps[-1:], [self.value], ends, color=color, capsize=3)
         if math.isfinite(self.ceiling):
-            ax.axhline(self.ceiling, color="0.5", ls="--", lw=1, label="stability limit")
-        ax.set(yscale="log")
-        ax.set_xscale("symlog", linthresh=1)
-        ax.set_xlim(-0.2, 2 * self.steps[-1])
-        ax.set_xlabel("step")
-        ax.set_ylabel("sharpness")
-        ax.legend(loc="center left")
-        return ax
+            axes.axhline(self.ceiling, color="0.5", ls="--", lw=1, label="stability limit")
+        axes.set(yscale="log")
+        axes.set_xscale("symlog", linthresh=1)
+        axes.set_xlim(-0.2, 2 * self.steps[-1])
+        axes.set_xlabel("step")
+        axes.set_ylabel("sharpness")
+        axes.legend(loc="center left")
+        return axes
 
     def __repr__(self) -> str:
         band = f"{self.low:.3g} to {self.high:.3g}"
