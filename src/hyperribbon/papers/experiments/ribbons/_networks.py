@@ -27,7 +27,7 @@ ARCHITECTURES = (
 )
 
 RECIPES: dict[str, dict[str, Any]] = {
-    "nesterov": {"optimizer": "sgd", "lr": 0.02, "momentum": 0.9, "nesterov": True},
+    "nesterov": {"optimizer": "sgd", "lr": 0.01, "momentum": 0.9, "nesterov": True},
     "adam": {"optimizer": "adam", "lr": 2e-3},
     "adam, decay, shifts": {"optimizer": "adam", "lr": 2e-3, "weight_decay": 1e-4},
 }
