@@ -1,9 +1,10 @@
 """The fingerprint of a function: a hash of the code and the data that its results depend on.
 
 Code is the source of the function's module and of the project's modules that it imports, and what
-is in memory of the functions and classes it names, since a notebook has no source. A module is the
-project's own unless it is Python's, installed, or hyperribbon's; of hyperribbon the experiments
-count. Other code counts by its version. Data are defaults, closures and named globals.
+is in memory of the functions and classes it names, since a notebook has no source; comments and
+docstrings do not count. A module is the project's own unless it is Python's, installed, or
+hyperribbon's; of hyperribbon the experiments count. Other code counts by its version. Data are
+defaults, closures and named globals.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from hyperribbon.core.store import describe_environment
 _PLAIN = (int, float, complex, str, bytes, type(None), type(...))
 _DATA = (*_PLAIN, list, tuple, dict, set, frozenset, np.ndarray, torch.Tensor)
 _GENERATORS = (random.Random, np.random.Generator, np.random.RandomState, torch.Generator)
+_HAS_DOCSTRING = 0x4000000  # a flag of code, from Python 3.13 on
 _PYTHON = Path(sysconfig.get_path("stdlib")).resolve()
 
 
@@ -87,7 +89,7 @@ def _parts(value: Any) -> Sequence[Any]:
             bits = value.detach().cpu().reshape(-1).view(torch.uint8)
             return [str(value.dtype), *value.shape, bits.numpy()]
         case CodeType():
-            return [value.co_code, value.co_consts, value.co_names, value.co_varnames]
+            return [value.co_code, _constants(value), value.co_names, value.co_varnames]
         case ModuleType():
             return [value.__name__]
         case FunctionType() | type():
@@ -127,6 +129,15 @@ def _members(value: FunctionType | type) -> Iterator[Any]:
         yield name, variables[name]
 
 
+def _constants(code: CodeType) -> tuple[Any, ...]:
+    """Return the constants of a fingerprinted function without its docstring, the first of them."""
+    if sys.version_info >= (3, 13):
+        documented = bool(code.co_flags & _HAS_DOCSTRING)
+    else:  # a function without one has None in that place
+        documented = not code.co_name.startswith("<")
+    return (None, *code.co_consts[1:]) if documented else code.co_consts
+
+
 def _names(code: CodeType) -> set[str]:
     inner = (_names(constant) for constant in code.co_consts if isinstance(constant, CodeType))
     return {*code.co_names}.union(*inner)
@@ -141,15 +152,26 @@ def _sources(modules: Iterable[str]) -> list[tuple[str, bytes]]:
         file = _file(name)
         if name not in found and file is not None and _is_own(name):
             found[name] = file.read_bytes()
-            package = name if file.name == "__init__.py" else name.rpartition(".")[0]
-            package = getattr(sys.modules.get(name), "__package__", package)  # python -m study
-            waiting += _imports(found[name], package) if file.suffix == ".py" else ()
+            if file.suffix == ".py":
+                tree = ast.parse(found[name])
+                package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+                package = getattr(sys.modules.get(name), "__package__", package)  # python -m study
+                waiting += _imports(tree, package)
+                found[name] = ast.dump(_WithoutText().visit(tree)).encode()
     return sorted(found.items())
 
 
-def _imports(source: bytes, package: str) -> Iterator[str]:
+class _WithoutText(ast.NodeTransformer):
+    """Removes the docstrings of a fingerprinted source: statements that are only a text."""
+
+    def visit_Expr(self, node: ast.Expr) -> ast.Expr | None:
+        is_text = isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        return None if is_text else node
+
+
+def _imports(tree: ast.Module, package: str) -> Iterator[str]:
     """Yield the modules that a fingerprinted source imports, and their packages."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(tree):
         base = ""
         if isinstance(node, ast.ImportFrom):
             base = resolve_name("." * node.level + (node.module or ""), package) + "."
