@@ -76,7 +76,7 @@ def run_experiments(
 
 
 def _seconds(id: str, preset: str) -> float:
-    """Return how long an experiment of a batch takes at least; infinite where it is not known."""
+    """Return how long an experiment of a batch takes at least; infinite if unknown."""
     try:
         cost = cost_of(find_experiment(id), preset)
     except (ArgumentError, ValueError):  # running it says what is wrong

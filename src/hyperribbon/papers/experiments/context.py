@@ -33,15 +33,15 @@ class Progress(Protocol):
     """Receives the progress of an experiment's computation."""
 
     def start(self, label: str, total: int) -> Any:
-        """Announce a piece of an experiment's work; return a handle for it."""
+        """Announce a piece of work to the progress display of an experiment's context."""
         ...
 
     def advance(self, handle: Any, count: int = 1) -> None:
-        """Report finished units of an experiment's work."""
+        """Report finished units of work to the display of an experiment's context."""
         ...
 
     def finish(self, handle: Any) -> None:
-        """Report the end of a piece of an experiment's work."""
+        """Report to the display of an experiment's context that a piece of work has ended."""
         ...
 
 
@@ -49,7 +49,7 @@ class Progress(Protocol):
 def show_progress(
     progress: Progress | None, label: str, total: int
 ) -> Iterator[Callable[..., None]]:
-    """Yield a function that reports an experiment's finished work, to nobody if None."""
+    """Yield the function by which a context reports finished work, to nobody if None."""
     if progress is None:
         yield lambda count=1: None
         return
@@ -107,7 +107,7 @@ class Context:
     def map(
         self, function: Callable[[Item], Any], items: Sequence[Item], label: str | None = None
     ) -> list[Any]:
-        """Map an experiment's function over items, each result kept on disk when it is done.
+        """Map a function over items; the context keeps each result on disk when it is done.
 
         A run that was killed finds its finished items again. Results pass through the disk in any
         case, so an interrupted run and an uninterrupted one give the same bits.
@@ -122,19 +122,19 @@ class Context:
         return self._compute(self._parts, function, items, label)
 
     def shared(self, function: Callable[[Item], Any], item: Item, label: str | None = None) -> Any:
-        """Return function(item), computed once for all experiments of the store."""
+        """Return function(item), which contexts of all experiments of a store compute only once."""
         return self.shared_map(function, [item], label)[0]
 
     def shared_map(
         self, function: Callable[[Item], Any], items: Sequence[Item], label: str | None = None
     ) -> list[Any]:
-        """Map a function over items, each computed once for all experiments of the store."""
+        """Map a function over items; contexts of all experiments compute each of them once."""
         return self._compute(self._shared, function, items, label)
 
     def shared_folder(
         self, function: Callable[[Path, Item], None], item: Item, label: str | None = None
     ) -> Path:
-        """Return a folder that function(folder, item) filled once for all experiments.
+        """Return a folder that function(folder, item) fills once for all contexts of the store.
 
         The function may find the folder partly filled by an earlier call that was killed, and may
         go on from there.
@@ -147,7 +147,7 @@ class Context:
         items: Sequence[Item],
         label: str | None = None,
     ) -> list[Path]:
-        """Return a folder for each item, filled once for all experiments; see `shared_folder`."""
+        """Return a folder per item, filled once for the contexts of all experiments."""
         names = computation_names(function, items, self._version)
         folders = [self._shared / name for name in names]
         markers = [folder / "complete" for folder in folders]
@@ -175,7 +175,7 @@ class Context:
         markers: Sequence[Path],
         label: str | None,
     ) -> None:
-        """Run work(function, item, place, patient) on the workers where the marker is missing.
+        """Run work(function, item, place, patient) on the context's workers for missing results.
 
         Pieces that another run of the store is computing come last, so that two runs that need the
         same pieces divide them instead of waiting for each other.
@@ -196,7 +196,7 @@ class Context:
                     reported += finished
 
     def forget(self) -> None:
-        """Remove the finished pieces of an experiment's run (its result is kept elsewhere)."""
+        """Remove the pieces that the context of a finished experiment has kept."""
         shutil.rmtree(self._parts, ignore_errors=True)
         self._parts.mkdir(exist_ok=True)
 
@@ -204,7 +204,7 @@ class Context:
 def computation_names(
     function: Callable[..., Any], items: Sequence[Item], version: str | None = None
 ) -> list[str]:
-    """Name an experiment's computations by function, what it depends on, and item.
+    """Name the computations of an experiment's context by function, dependencies and item.
 
     Args:
         function: The function.
@@ -226,7 +226,7 @@ def computation_names(
 def _compute_once(
     function: Callable[[Item], Any], item: Item, file: Path, patient: bool
 ) -> tuple[bool, int, float]:
-    """Compute a file if it is missing.
+    """Compute a file of an experiment's context if it is missing.
 
     Returns:
         False if another run is computing it; the process that did it, and its CPU time.
@@ -241,7 +241,7 @@ def _compute_once(
 def _fill_once(
     function: Callable[[Path, Item], None], item: Item, folder: Path, patient: bool
 ) -> tuple[bool, int, float]:
-    """Fill a shared folder if it is incomplete; return as `_compute_once` does."""
+    """Fill a shared folder of experiments' contexts if it is incomplete."""
     began = time.process_time()
     with _turn(folder, patient) as mine:
         if mine and not (folder / "complete").exists():
@@ -253,7 +253,7 @@ def _fill_once(
 
 @contextmanager
 def _turn(place: Path, patient: bool) -> Iterator[bool]:
-    """Hold the lock of a shared place; if it is taken, wait, or yield False unless patient."""
+    """Hold the lock of a place that contexts share; wait for it, or yield False unless patient."""
     lock = FileLock(f"{place}.lock", mode=0o644, timeout=-1 if patient else 0)
     try:
         lock.acquire()

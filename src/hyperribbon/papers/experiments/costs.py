@@ -132,12 +132,12 @@ class Meter:
         self._thread.join()
 
     def add(self, process: int, seconds: float) -> None:
-        """Count CPU time that a process has spent on a piece of the run, unless it is this one."""
+        """Add to an experiment's cost the CPU time of another process."""
         if process != os.getpid():
             self._elsewhere += seconds
 
     def cost(self) -> dict[str, float]:
-        """Return the time passed, the CPU time and the highest memory of one process so far."""
+        """Return what an experiment has cost so far: wall time, CPU time and peak memory."""
         wall, cpu = time.monotonic() - self._began[0], time.process_time() - self._began[1]
         spent = self._earlier["cpu_seconds"] + cpu + self._elsewhere
         peak = max(self._earlier["peak_megabytes"], peak_megabytes())

@@ -74,7 +74,7 @@ def estimate(
 
 
 def over_settings(values: Any, why: str = "", *, comparable: bool = True) -> Observed:
-    """Return one number for each setting that the paper leaves open, declared beforehand."""
+    """Return numbers to judge over settings that the paper leaves open, declared beforehand."""
     return dataclasses.replace(over_seeds(values, why, comparable=comparable), settings=True)
 
 
@@ -171,7 +171,7 @@ def _seeds_needed(band: Band, mean: float, deviation: float) -> str:
 
 
 def wants_seeds(claim: Claim, compare: Comparison = "run") -> bool:
-    """Return whether more seeds could decide a claim: its interval straddles an edge of the band.
+    """Judge whether more seeds could decide a claim: its interval straddles an edge of the band.
 
     Seeds that disagree will not agree again, and a prediction interval does not shrink to nothing.
     """
@@ -222,7 +222,7 @@ def combine(
 
 
 def at_smoke(claims: Iterable[Claim]) -> list[Claim]:
-    """Return the claims as the smallest preset may show them: it proves the path, not the paper."""
+    """Judge claims as the smallest preset may: it proves the path, not the paper."""
     return [
         dataclasses.replace(claim, verdict="not comparable") if claim.needs else claim
         for claim in claims

@@ -30,56 +30,56 @@ class Experiment:
 
     @property
     def id(self) -> str:
-        """Paper and figure, such as "ribbons/fig4"; claims are named by it."""
+        """The id in the registry: paper and figure, such as "ribbons/fig4"; claims carry it too."""
         return experiment_id(self.module.__name__)
 
     @property
     def paper(self) -> str:
-        """Key of the experiment's paper."""
+        """Key of the paper that a registered experiment belongs to."""
         return self.id.split("/")[0]
 
     @property
     def title(self) -> str:
-        """What the experiment shows, in a few words."""
+        """What a registered experiment shows, in a few words."""
         return self.module.TITLE
 
     @property
     def compute(self) -> Callable[[Any, Context], Any]:
-        """Compute the experiment's result of a configuration."""
+        """Compute the result of a registered experiment for a configuration."""
         return self.module.compute
 
     @property
     def plot(self) -> Callable[[Any], Any]:
-        """Return the experiment's figure, or figures by name, of a result."""
+        """Return a registered experiment's figure of a result, or figures by name."""
         return self.module.plot
 
     @property
     def ledger(self) -> Ledger:
-        """The statements that the experiment's claims are judged by."""
+        """The statements that a registered experiment's claims are judged by."""
         return Ledger(self.id, *self.module.STATEMENTS)
 
     def claims(self, result: Any) -> list[Claim]:
-        """Return the experiment's statements, judged by what a result measures."""
+        """Return a registered experiment's statements, judged by what a result measures."""
         return self.ledger.judge(self.module.measure(result))
 
     @property
     def comparisons(self) -> dict[str, Comparison]:
-        """How each claim of the experiment is compared over several seeds, by its id."""
+        """How a registered experiment's claims are compared over several seeds, by id."""
         return self.ledger.comparisons()
 
     def random(self, figure: str) -> str | None:
-        """Return what of an experiment's figure depends on the seed; "" for nothing."""
+        """What of a registered experiment's figure depends on the seed; "" for nothing."""
         found = getattr(self.module, "RANDOM", None)
         return found.get(figure) if isinstance(found, dict) else found
 
     @property
     def interactive(self) -> Callable[[Any], Any] | None:
-        """Return the plotly figure, or figures by name, of an experiment's result, if any."""
+        """Return the plotly figure, or figures, of a registered experiment's result, if any."""
         return getattr(self.module, "interactive", None)
 
     @property
     def code(self) -> str:
-        """Digest of the module, of what it calls within the experiments, and of versions.
+        """Digest of a registered experiment's module, of what it calls, and of versions.
 
         A changed experiment is another run.
         """
@@ -88,7 +88,7 @@ class Experiment:
         return fingerprint(*functions, *interactive)[:8]
 
     def config(self, preset: str, *, with_data: bool = False) -> Any:
-        """Return the experiment's configuration of a preset.
+        """Return a registered experiment's configuration of a preset.
 
         Args:
             preset: "smoke", "laptop" or "paper".
@@ -101,7 +101,7 @@ class Experiment:
         return presets[preset]
 
     def reductions(self, config: Any) -> dict[str, str]:
-        """Return what of an experiment's configuration its data do not allow.
+        """Return what of a registered experiment's configuration its data do not allow.
 
         A paper's package with such configurations has a function of this name.
         """
@@ -109,13 +109,13 @@ class Experiment:
         return paper.reductions(config) if hasattr(paper, "reductions") else {}
 
     def result(self, tree: dict[str, Any]) -> Any:
-        """Return a stored result as the experiment's Result."""
+        """Return a stored result as a registered experiment's Result."""
         return self.module.Result(**tree)
 
 
 @cache
 def all_experiments() -> dict[str, Experiment]:
-    """Return every experiment by id, in the order of papers and figures."""
+    """Return the registry: every experiment by id, in the order of papers and figures."""
     found = {}
     for paper in PAPERS:
         room = import_module(f"{package.__name__}.{paper}")
@@ -131,7 +131,7 @@ def all_experiments() -> dict[str, Experiment]:
 
 @validate(id=text)
 def find_experiment(id: str) -> Experiment:
-    """Return an experiment by its id.
+    """Look an experiment up in the registry by its id.
 
     Raises:
         ArgumentError: There is none of that id; near ones are named.

@@ -50,7 +50,7 @@ def looks() -> Iterator[int]:
 
 
 def level_at(look: int) -> float:
-    """Return the confidence level of a sequential run over seeds at a look, counted from 1.
+    """Return the confidence level of a look of a sequential run over seeds, counted from 1.
 
     Looking again and again would find a band by chance. The looks share the error of one interval,
 

@@ -36,7 +36,7 @@ def change_config(config: Any, changes: Mapping[str, Any] | Any) -> Any:
 
 
 def read_changes(texts: Sequence[str], config: Any) -> dict[str, Any]:
-    """Return changes written as name=value, each value of the kind that the setting has.
+    """Read changes of settings written as name=value, each value of the setting's kind.
 
     >>> @dataclasses.dataclass
     ... class Config:

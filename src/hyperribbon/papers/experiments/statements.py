@@ -146,7 +146,7 @@ class Ledger:
             raise ArgumentError("statements", names, "a name occurs twice", "Rename one.")
 
     def judge(self, measured: Measurements) -> list[Claim]:
-        """Judge every statement: return its claim.
+        """Judge every statement of the ledger: return its claim.
 
         A statement without a measurement is not comparable, and must name the scale it needs.
 
@@ -196,7 +196,7 @@ class Ledger:
 def with_settings(
     claims: list[Claim], changed: Mapping[str, object], heading: str = "Changed"
 ) -> list[Claim]:
-    """Return claims whose setting begins with what differs from it."""
+    """Return the claims of statements whose setting begins with what differs from it."""
     if not changed:
         return claims
     text = f"{heading}: " + ", ".join(f"{name} = {value}" for name, value in changed.items()) + ". "

@@ -166,7 +166,7 @@ def _entry(point: dict[str, Any], file: Path, died: set[Path]) -> dict[str, Any]
 
 
 def _outcome(entry: dict[str, Any]) -> Any:
-    """Return a sweep's result as a cell of its table."""
+    """Return a sweep's result at a point as a cell of its table."""
     if entry["error"] is not None:
         return entry["error"].strip().splitlines()[-1]
     result = entry["result"]

@@ -20,7 +20,7 @@ class SimulationConfig(kit.Frozen):
     """Settings of simulated SGD on linear regression, any names that `item` knows."""
 
     def item(self, seed: int, **changes: Any) -> dict[str, Any]:
-        """Return an item of `simulate_fluctuations`.
+        """Return an item of `simulate_fluctuations`: which regression, and how to train.
 
         Args:
             seed: Names the realisation.
@@ -93,7 +93,7 @@ def ratio_items(config: Any, seed: int) -> list[dict[str, Any]]:
 
 
 def unit_noise(inputs: int, batch_size: int, label_variance: float) -> float:
-    """Return σx²σε²/S, the unit of gradient-noise spectra in the figures."""
+    """Return σx²σε²/S, the unit of gradient-noise spectra of the one-layer regression."""
     return label_variance / (inputs * batch_size)
 
 
@@ -119,22 +119,22 @@ def simulate_fluctuations(item: kit.Item) -> dict[str, Any]:
 
 
 def descending_eigenvalues(matrices: Any) -> np.ndarray:
-    """Return the eigenvalues of symmetric matrices (..., n, n), from the largest down."""
+    """Return the eigenvalues of a regression's moments (..., n, n), from the largest down."""
     return np.linalg.eigvalsh(np.array(matrices))[..., ::-1]
 
 
 def spectral_error(measured: np.ndarray, expected: np.ndarray) -> float:
-    """Return the mean relative difference of two matrices' ordered eigenvalues."""
+    """Return the mean relative error of a regression's measured eigenvalues, in order."""
     values, reference = np.linalg.eigvalsh(measured), np.linalg.eigvalsh(expected)
     return float(np.mean(abs(values - reference) / reference))
 
 
 def along_modes(matrix: np.ndarray, modes: np.ndarray) -> np.ndarray:
-    """Return vᵀAv of a matrix A along each mode v, a column of `modes`."""
+    """Return vᵀAv of a regression's matrix A along each mode v, a column of `modes`."""
     return np.einsum("nk,nm,mk->k", modes, matrix, modes)
 
 
 def median_error(values: np.ndarray) -> float:
-    """Return the standard error of the median, from resampled sets of the values (n,)."""
+    """Return the standard error of a median over regressions, from resampled values (n,)."""
     draws = np.random.default_rng(0).choice(values, (500, len(values)))
     return float(np.median(draws, axis=1).std())

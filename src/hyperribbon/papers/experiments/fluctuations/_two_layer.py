@@ -41,7 +41,7 @@ class TwoLayerConfig(kit.Frozen):
 
 
 def linear_network(item: kit.Item) -> tuple[np.ndarray, ...]:
-    """Return X, Y, W1, W2 at the end of gradient descent, for targets that are pure noise.
+    """Return X, Y, W1, W2 of a two-layer network trained by gradient descent on pure noise.
 
     The item holds inputs, hidden, samples, target_variance, init1, init2 (the variances of the
     initial weights times N_i and N_h) and seed.
@@ -56,7 +56,7 @@ def linear_network(item: kit.Item) -> tuple[np.ndarray, ...]:
 
 
 def run_chains(item: kit.Item, network: Sequence[np.ndarray], record: Any) -> TwoLayerEnsemble:
-    """Run chains from a `linear_network` and record them at some steps.
+    """Run chains of a two-layer network from a `linear_network` and record them at some steps.
 
     The item also holds lr, batch_size, chains, dynamics and chain_seed.
     """
@@ -65,7 +65,7 @@ def run_chains(item: kit.Item, network: Sequence[np.ndarray], record: Any) -> Tw
 
 
 def simulate_ensemble(item: kit.Item) -> dict[str, Any]:
-    """Simulate an ensemble of chains from the gradient-descent solution of `linear_network`.
+    """Simulate an ensemble of two-layer chains, all from the solution of `linear_network`.
 
     Returns the weights of all chains after the item's steps beside the solution, and the variance
     of the targets that the solution leaves unexplained.
@@ -95,7 +95,7 @@ class EnsembleModes(kit.Frozen):
 
 
 def measure_modes(item: kit.Item, ensemble: dict[str, Any]) -> EnsembleModes:
-    """Return the fluctuations of the final weights about their mean over chains."""
+    """Return the fluctuations of an ensemble of two-layer networks about its mean."""
     chains1, chains2 = ensemble["chains1"].astype(float), ensemble["chains2"].astype(float)
     W1, W2 = chains1.mean(axis=0), chains2.mean(axis=0)
     modes = theory.decompose(W1, W2)
@@ -127,7 +127,7 @@ def first_layer_spectra(found: EnsembleModes, chains1: np.ndarray) -> tuple[np.n
 
 
 def random_spectra(item: kit.Item, draws: int = 50) -> tuple[np.ndarray, np.ndarray]:
-    """Return the eigenvalues of M₁₁ and M₂₂ for weights drawn as at the start, descending.
+    """Return the spectra of M₁₁ and M₂₂ of two-layer networks at random weights, descending.
 
     Means over `draws` networks, in the unit λσ²/(2S): the Gaussian lines of Figs. 8(b) and (c).
     """
@@ -143,14 +143,14 @@ def random_spectra(item: kit.Item, draws: int = 50) -> tuple[np.ndarray, np.ndar
 
 
 def column_share(chains1: np.ndarray) -> float:
-    """Return how much of a column's variance of δW₁ is along one direction, mean over columns."""
+    """Return how much of the variance of a column of a two-layer δW₁ is along one direction."""
     deviation = chains1.astype(float) - chains1.mean(axis=0, dtype=float)
     values = np.linalg.svd(deviation.transpose(2, 0, 1), compute_uv=False) ** 2
     return float(np.mean(values[:, 0] / values.sum(axis=1)))
 
 
 def element_correlations(chains2: np.ndarray) -> np.ndarray:
-    """Return |r| of every pair of elements of δW₂, one output."""
+    """Return |r| of every pair of elements of δW₂ of a two-layer ensemble, one output."""
     r = np.corrcoef(chains2[:, 0, :].astype(float).T)
     return np.abs(r[np.triu_indices(len(r), 1)])
 
@@ -162,7 +162,7 @@ def draw_spectra(
     linear: np.ndarray,
     random: tuple[np.ndarray, np.ndarray],
 ) -> None:
-    """Draw the prediction for δW₂, and the spectrum of δW₁ twice as far as linear theory reaches.
+    """Draw the spectra of both layers of a two-layer ensemble, δW₂ beside its prediction.
 
     Args:
         axis: Where to draw.

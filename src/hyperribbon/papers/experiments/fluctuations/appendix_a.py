@@ -83,7 +83,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Train to a minimum, linearise there, and run chains of SGD from it."""
+    """Train to a minimum, linearise there, and run chains of SGD from it (Appendix A)."""
     items = [
         {**vars(config), "batches": None, "batch_size": size, "seed": seed}
         for seed in _regression.seeds(context.seed, config.networks)
@@ -102,7 +102,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _network(item: kit.Item) -> tuple[nn.Sequential, torch.Tensor, torch.Tensor]:
-    """Return a network at a minimum of its loss, and the data."""
+    """Return a tanh network at a minimum of its loss, to be linearised as in Appendix A."""
     rng = numpy_generator(item["seed"], "tanh")
     N, h, P = item["inputs"], item["hidden"], item["samples"]
 
@@ -146,9 +146,7 @@ def _chains(item: kit.Item) -> dict[str, np.ndarray]:
 
 
 def _run(rest: np.ndarray, X: np.ndarray, Y: np.ndarray, item: kit.Item) -> np.ndarray:
-    """Return the covariance of the weights over chains of SGD on ½(f − y)², begun at the "
-    "minimum.
-    """
+    """Return the weights' covariance over chains of SGD from the minimum (Appendix A)."""
     chains = item["chains"]
     rng = numpy_generator(item["seed"], "chains", item["batch_size"])
     batches = chain_batches(len(X), item["batch_size"], chains, sampling="replacement", rng=rng)
@@ -167,7 +165,7 @@ def _run(rest: np.ndarray, X: np.ndarray, Y: np.ndarray, item: kit.Item) -> np.n
 
 
 def _gradient(w: np.ndarray, x: np.ndarray, y: np.ndarray, hidden: int) -> np.ndarray:
-    """Return the gradient of the mean of ½(f − y)² over each chain's samples, (chains, weights).
+    """Return the tanh network's gradient of ½(f − y)² over each chain's samples (Appendix A).
 
     Args:
         w: Weights of all chains, in torch's order of the parameters.
@@ -192,7 +190,7 @@ def _gradient(w: np.ndarray, x: np.ndarray, y: np.ndarray, hidden: int) -> np.nd
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw simulated over predicted variance against the rate of the mode, for one network."""
+    """Draw simulated over linearised variance against the rate of the mode (Appendix A)."""
     figure, axis = kit.new_figure(width="column", ratio=0.8)
     for row, size in enumerate(result.batches):
         ratio = result.simulated[0, row] / result.predicted[0, row]
@@ -208,7 +206,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the distance from the linearised variances at the largest and smallest batch."""
+    """Measure the distance from the linearised variances at both extreme batches (Appendix A)."""
 
     def distance(row: int) -> np.ndarray:
         pairs = zip(result.simulated[:, row], result.predicted[:, row], result.relaxed, strict=True)

@@ -83,7 +83,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Simulate SGD in discrete time at every learning rate that is stable."""
+    """Simulate SGD in discrete time at every stable learning rate."""
     items = [
         config.item(seed, lr=lr, every=5)
         for seed in _stable_realisations(config, context.seed)
@@ -112,7 +112,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _langevin_covariance(item: kit.Item) -> np.ndarray:
-    """Return the stationary covariance of Eq. (2.13), NaN where it grows without bound.
+    """Return M of discrete Langevin steps, Eq. (2.13), NaN where it grows without bound.
 
     HM + MH = λ{C + [(1/P) Σ (xᵀMx) xxᵀ − HMH]/S}, solved for vec M.
     """
@@ -129,7 +129,7 @@ def _langevin_covariance(item: kit.Item) -> np.ndarray:
 
 
 def _stable_realisations(config: Config, seed: int) -> list[int]:
-    """Return the first data sets whose covariance is finite at the largest learning rate."""
+    """Return the first data sets on which discrete SGD is stable at the largest learning rate."""
     stable: list[int] = []
     for candidate in _regression.seeds(seed, 20 * config.realisations):
         X, Y, _ = _regression.data_of(config.item(candidate))
@@ -162,7 +162,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the continuum at a large rate, and the discrete forms at the edge."""
+    """Measure how far the continuum is from discrete time, and the discrete forms at the edge."""
     large = int(np.argmin(abs(result.lrs - _LARGE)))
     excess = result.measured / result.langevin - 1
     edge = result.measured[:, -1] / result.exact[:, -1]

@@ -71,7 +71,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _off_diagonal_share(matrix: np.ndarray) -> float:
-    """Root mean square off the diagonal, each entry relative to its two diagonal ones."""
+    """Return Fig. 3(c)'s off-diagonal share: r.m.s. entry over its two diagonal ones."""
     root = np.sqrt(np.diag(matrix))
     relative = matrix / np.outer(root, root)
     np.fill_diagonal(relative, 0)

@@ -92,7 +92,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _remaining_distance(X: np.ndarray, Y: np.ndarray) -> float:
-    """Return exp(−ω₀t) when L(⟨z(t)⟩) of Eqs. (2.26), (2.27) is near L*, from zero weights."""
+    """Return Fig. 4's exp(−ω₀t) when L(⟨z(t)⟩) of Eqs. (2.26), (2.27) is near L*."""
     rates, V = np.linalg.eigh(theory.hessian(X))
     solution, final = V.T @ theory.minimum_norm_solution(X, Y), theory.regression_loss(X, Y)
     times = np.geomspace(1e-5, 30, 600)

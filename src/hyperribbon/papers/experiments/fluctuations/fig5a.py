@@ -101,7 +101,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Simulate on one realisation of the data; average the closed forms over several."""
+    """Simulate Fig. 5(a) on one realisation of the data; average its closed forms over several."""
     at_rest = {"steps": 1000, "burn_in": 0, "anneal": 1.0}  # N ≥ P: nothing fluctuates
     items = [
         config.item(context.seed, inputs=N, **({} if config.samples > N else at_rest))
@@ -127,7 +127,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _closed_forms(config: Config, N: int, seed: int) -> np.ndarray:
-    """Return variance over time, variance across weights, train loss and test loss (Fig. 5(a))."""
+    """Return Fig. 5(a)'s curves: variance over time and across weights, train and test loss."""
     X, Y, u = _regression.regression(N, config.samples, config.label_variance, seed)
     H, C = theory.hessian(X), theory.noise_covariance(X, Y, config.batch_size)
     w = theory.minimum_norm_solution(X, Y)
@@ -137,7 +137,7 @@ def _closed_forms(config: Config, N: int, seed: int) -> np.ndarray:
 
 
 def _across_weights(item: kit.Item) -> float:
-    """Return the variance across the weights of one run of SGD, 1000 steps from the solution."""
+    """Return Fig. 5(a)'s variance across weights of one run, 1000 steps from the solution."""
     X, Y, _ = _regression.data_of(item)
     options = _regression.select(item, "lr", "batch_size", "seed")
     return float(np.var(trace_one_layer(X, Y, record=[1000], **options)[0, 0]))
@@ -171,7 +171,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the variance below the threshold, its limit, and the peaks at the threshold."""
+    """Measure Fig. 5(a): the variance below the threshold, its limit, and the peaks at it."""
     under = result.simulated < result.samples
     peaks = [
         result.predicted[np.argmax(values)] / result.samples

@@ -71,7 +71,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Measure M by SGD, take its eigenvectors and the curvature vᵀHv; repeat with Eq. (2.30)."""
+    """Measure M by SGD and curvature along its modes; repeat with Eq. (2.30) (Fig. 6(a))."""
     item = config.item(context.seed)
     part = context.map(_regression.simulate_fluctuations, [item], label="chains of SGD")[0]
     variances, modes = np.linalg.eigh(part["covariance"])
@@ -87,7 +87,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _correlation(X: np.ndarray, Y: np.ndarray, config: Config) -> float:
-    """Return the correlation of log variance and log curvature along the modes of Eq. (2.30)."""
+    """Return Fig. 6(a)'s correlation of log variance and log curvature along the modes."""
     H, C = theory.hessian(X), theory.noise_covariance(X, Y, config.batch_size)
     variances, modes = np.linalg.eigh(theory.lyapunov_covariance(H, C, config.lr))
     curvatures = _regression.along_modes(H, modes)

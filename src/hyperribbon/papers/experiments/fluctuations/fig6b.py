@@ -79,7 +79,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Run SGD from the solution on every data set and take the modes of its covariance."""
+    """Run SGD from the solution on correlated inputs and take its modes (Fig. 6(b))."""
     seeds = _regression.seeds(context.seed, config.realisations)
     parts = context.map(_modes, [config.item(seed) for seed in seeds], label="chains of SGD")
     return Result(**kit.stack(parts))
@@ -111,7 +111,7 @@ def _modes(item: kit.Item) -> dict:
 
 
 def _rank_correlation(curvatures: np.ndarray) -> float:
-    """Return Spearman's correlation with the variances, by which the curvatures are ordered."""
+    """Return Fig. 6(b)'s rank correlation of curvatures with the variances that order them."""
     return -float(np.corrcoef(np.arange(len(curvatures)), rankdata(curvatures))[0, 1])
 
 

@@ -85,7 +85,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _ranks(item: kit.Item) -> np.ndarray:
-    """Return the ranks of the layers' noise, from a random and from a zero-balanced start."""
+    """Return the ranks of both layers' noise in Fig. 8(a), from both kinds of start."""
     X, Y, W1, W2 = _two_layer.linear_network(item)
     w, hidden = W2 @ W1, item["hidden"]
     size = np.sqrt(np.linalg.norm(w))
@@ -127,7 +127,7 @@ def measure(result: Result) -> kit.Measurements:
 
 
 def _mean_square(result: Result, layer: slice) -> kit.Observed:
-    """Return the mean of r² over pairs, less the 1/(R−1) of R independent chains (Fig. 8(a))."""
+    """Return Fig. 8(a)'s mean r² over pairs, less the 1/(R−1) of R independent chains."""
     measured, predicted = (
         _square_correlations(matrix[layer, layer]) for matrix in (result.measured, result.predicted)
     )

@@ -143,7 +143,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Measure ensembles started at the solution, and the covariance over time of long runs."""
+    """Measure ensembles started at the solution and long single runs (Fig. 8(c))."""
     others = _regression.seeds(context.seed, config.networks - 1)
     items = [config.item(seed) for seed in (context.seed, *others)]
     shared = [_two_layer.share_ensemble(context, item) for item in items]
@@ -169,13 +169,13 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _correlation(chains2: np.ndarray) -> float:
-    """Return the root mean square correlation of two elements, less that of independent ones."""
+    """Return Fig. 8(c)'s r.m.s. correlation of two elements, less that of independent ones."""
     square = np.mean(_two_layer.element_correlations(chains2) ** 2)
     return float(np.sqrt(max(square - 1 / (len(chains2) - 1), 0.0)))
 
 
 def _second_alone(item: kit.Item) -> np.ndarray:
-    """Return the variances of W₂ along the modes of W₁W₁ᵀ, the first layer held, in their unit."""
+    """Return Fig. 8(c)'s variances of W₂ along the modes of W₁W₁ᵀ with the first layer held."""
     X, Y, W1, W2 = _two_layer.linear_network(item)
     options = {"lr": item["lr"], "batch_size": item["batch_size"], "seed": item["chain_seed"]}
     run = simulate_one_layer(W1 @ X, Y[0], steps=20_000, chains=64, anneal=10.0, **options)

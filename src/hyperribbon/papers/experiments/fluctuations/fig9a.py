@@ -131,7 +131,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Measure variance and loss along the modes of SGD and of SGF, and of a small first layer."""
+    """Measure variance and loss along the second layer's modes, by SGD and by SGF (Fig. 9(a))."""
     usual = config.item(context.seed)
     items = [
         usual,
@@ -145,7 +145,7 @@ def compute(config: Config, context: kit.Context) -> Result:
     rng = context.rng("bootstrap")
 
     def measured(modes: _two_layer.EnsembleModes, item: kit.Item, part: dict) -> tuple:
-        """Return the variances along eigenvectors of the covariance itself, and the loss."""
+        """Return Fig. 9(a)'s variances along eigenvectors of the covariance, and the loss."""
         values, vectors = np.linalg.eigh(np.cov(modes.z2.T))
         loss = _symmetric_rise(item, part, modes.modes.A @ vectors[:, ::-1], config.theta)
         return values[::-1] / modes.unit, loss
@@ -195,7 +195,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 def _draw(
     found: _two_layer.EnsembleModes, chains: int, rng: np.random.Generator
 ) -> tuple[float, np.ndarray]:
-    """Return ψ and D₁ along the eigenvectors of as many draws of the theory as there are chains."""
+    """Return ψ and D₁ of Fig. 9(a) as the theory would show them on as many draws as chains."""
     drawn = rng.normal(size=(chains, len(found.predicted))) * np.sqrt(found.predicted)
     values, vectors = np.linalg.eigh(np.cov(drawn.T))
     D1 = (found.modes.D1 @ vectors**2)[::-1]
@@ -203,7 +203,7 @@ def _draw(
 
 
 def _symmetric_rise(item: kit.Item, part: dict, A: np.ndarray, theta: float) -> np.ndarray:
-    """Return [L(W₂+θaᵀ) + L(W₂−θaᵀ)]/2 − L(W₂) for every mode a, at the mean of the chains."""
+    """Return Fig. 9(a)'s [L(W₂+θaᵀ) + L(W₂−θaᵀ)]/2 − L(W₂) for every mode a."""
     X, Y, _, _ = _two_layer.linear_network(item)
     hidden = part["chains1"].mean(axis=0) @ X
     base = Y - part["chains2"].mean(axis=0) @ hidden
@@ -249,7 +249,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the relation, its exponent, and Eq. (3.36) on which the exponent rests."""
+    """Measure Fig. 9(a)'s relation, its exponent, and Eq. (3.36) on which that rests."""
     kept = np.quantile(result.D1, 0.9) >= result.D1
     approximate = (result.modal * result.D2 / result.D1)[kept]
     corrected = result.exponent - result.bias

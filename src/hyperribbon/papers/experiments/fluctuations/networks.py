@@ -90,7 +90,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Train every network under every rule and measure all its layers."""
+    """Train the three networks under every optimiser and measure the fluctuations of all layers."""
     items = [
         {**vars(config), "kind": kind, "rule": rule, "seed": seed}
         for kind in KINDS
@@ -195,7 +195,7 @@ def _measure(item: kit.Item) -> dict[str, Any]:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw ψ of every layer and seed, a panel per network, a row per optimiser and sampling."""
+    """Draw ψ of every layer of the three networks, a panel per network, a row per optimiser."""
     figure, axes = kit.new_figure(columns=3, width="full", ratio=1.3, sharey=True)
     place = np.arange(len(RULES))[::-1]
     for axis, kind, psi in zip(axes, KINDS, result.psi, strict=True):
@@ -215,7 +215,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the median of ψ over layers, one value per network and seed."""
+    """Measure the three networks' median ψ over layers, one value per network and seed."""
     medians = np.array([[[_median(seed) for seed in rule] for rule in kind] for kind in result.psi])
 
     def over(row: int, values: np.ndarray) -> kit.Observed:

@@ -138,7 +138,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Train the non-linear network under both schemes and measure its middle layer."""
+    """Train the non-linear network under both samplings and measure its middle layer."""
     items = [
         {**vars(config), "sampling": scheme, "seed": seed}
         for seed in _regression.seeds(context.seed, config.networks)
@@ -208,7 +208,7 @@ def _measure(item: kit.Item) -> dict:
 
 
 def _task(item: kit.Item) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return digits at half resolution, a share of them with a random label."""
+    """Return the non-linear network's task: digits at half resolution, some with a random label."""
     digits = load_data("mnist5k", split="train", limit=item["samples"], seed=item["seed"])
     inputs = functional.avg_pool2d(digits.inputs, 2).flatten(1)
     generator = torch_generator(item["seed"], "wrong labels")
@@ -232,7 +232,7 @@ def _initialize(model: nn.Sequential, seed: int) -> None:
 def _train(
     model: nn.Sequential, inputs: torch.Tensor, targets: torch.Tensor, item: kit.Item
 ) -> list[dict[str, torch.Tensor]]:
-    """Run SGD and return the recorded weights."""
+    """Run SGD on the non-linear network and return the recorded weights."""
     rng = numpy_generator(item["seed"], "batches")
     batches = chain_batches(len(inputs), item["batch_size"], 1, sampling=item["sampling"], rng=rng)
     optimizer = torch.optim.SGD(model.parameters(), lr=item["lr"])
@@ -269,7 +269,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the relation within windows, its origin, and the noise's directions."""
+    """Measure the non-linear network's relation within windows, its origin, and its noise."""
     shuffled = SCHEMES.index("shuffle")
 
     def over_networks(values: np.ndarray, why: str, comparable: bool = True) -> kit.Observed:

@@ -72,7 +72,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Simulate every optimiser under both samplings, on the same data."""
+    """Simulate every optimiser on one layer, under both samplings and on the same data."""
     items = [
         config.item(context.seed, rule=rule, sampling=sampling)
         for rule in RULES
@@ -106,7 +106,7 @@ def _row(item: kit.Item) -> dict[str, float]:
 def _simulate(
     X: np.ndarray, residual: np.ndarray, rule: dict[str, Any], item: kit.Item
 ) -> np.ndarray:
-    """Return the mean square deviation of a weight from rest in every chain, (chains,)."""
+    """Return an optimiser's mean square deviation of a weight from rest in every chain."""
     chains, data = item["chains"], np.ascontiguousarray(X.T)
     rng = numpy_generator(item["seed"], "optimisers", item["rule"], item["sampling"])
     batches = chain_batches(
@@ -151,7 +151,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the worst optimiser of either theory."""
+    """Measure by how much the theories of the optimisers are off at worst."""
     own, plain = result.simulated / result.predicted, result.simulated / result.plain
     names = [f"{rule}, {sampling}" for rule in RULES for sampling in SAMPLINGS]
     worst = int(np.argmax(abs(np.log(plain))))

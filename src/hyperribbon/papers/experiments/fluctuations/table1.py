@@ -101,7 +101,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Run SGD from zero weights until it is stationary in every regime (Table 1)."""
+    """Run SGD until it is stationary in every regime of Table 1, from zero weights."""
     items = [
         config.item(context.seed, inputs=N, label_variance=variance)
         for N in config.inputs
@@ -122,7 +122,7 @@ def _stationary(item: kit.Item) -> list[float]:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the table (Table 1 of [fluctuations])."""
+    """Draw Table 1 of [fluctuations]."""
     figure, axis = kit.new_figure(width="full", ratio=0.3)
     axis.axis("off")
     columns = {
@@ -144,7 +144,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the cells of the table (Table 1 of [fluctuations])."""
+    """Measure the cells of Table 1 of [fluctuations]."""
     noisy = result.variance[0, 1]
     return {
         "under-teacher": kit.over_seeds(result.distance[0, 0], "root mean square distance"),

@@ -73,7 +73,7 @@ def white_data(item: kit.Item) -> tuple[LabelledData, np.ndarray]:
 def _principal_axes(
     item: kit.Item,
 ) -> tuple[LabelledData, np.ndarray, np.ndarray, np.ndarray, bool]:
-    """Return a sub-sample, its inputs (d, n), their scales, axes, and whether n < d.
+    """Return a sub-sample of the data, its inputs (d, n), their scales and axes, and whether n < d.
 
     The axes are those of the smaller Gram matrix: of the samples where n < d. Its eigenvalues are
     many times faster than a singular value decomposition, and precise enough here: the directions

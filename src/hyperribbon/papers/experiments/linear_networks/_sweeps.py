@@ -65,7 +65,7 @@ def run_sweep(
     context: kit.Context,
     train: Callable[[Mapping[str, Any]], Any] | None = None,
 ) -> SweepResult:
-    """Train one network for every data set, share and start.
+    """Run a sweep: train one network for every data set, share and start.
 
     Args:
         config: The setting.
@@ -107,7 +107,7 @@ def _train(item: kit.Item) -> dict[str, Any]:
 
 
 def balanced_sharpness(weights: Sequence[np.ndarray], moments: Moments, depth: int) -> float:
-    """Return the sharpness by Eq. (9) for inputs of any covariance, from the end-to-end map.
+    """Return what a sweep compares with: Eq. (9)'s sharpness for inputs of any covariance.
 
     It is that of the Gauss-Newton matrix of the balanced network of that depth with this map.
     """
@@ -120,7 +120,7 @@ def balanced_sharpness(weights: Sequence[np.ndarray], moments: Moments, depth: i
 
 
 def predictions(facts: Mapping[str, Any], depth: int) -> dict[str, Any]:
-    """Return what labels and white inputs say of a balanced minimum: sharpness and loss.
+    """Return what a sweep's data say of a balanced minimum: sharpness and loss.
 
     The least loss is (1/2n)‖Y‖² − ½‖M‖², for one-hot labels and inputs of unit variance.
     """
@@ -139,7 +139,7 @@ def predictions(facts: Mapping[str, Any], depth: int) -> dict[str, Any]:
 
 
 def measure_rise(sharpness: np.ndarray) -> kit.Observed:
-    """Measure how sharpness (m, s, r) grows with the share, one value for each start."""
+    """Measure how sharpness (m, s, r) grows along a sweep of the share, one value per start."""
     steps = np.diff(sharpness, axis=1)
     least = steps.min(axis=(0, 1)) if steps.size else np.full(sharpness.shape[2], np.nan)
     why = "least change from one share to the next larger one, over data sets"
@@ -147,7 +147,7 @@ def measure_rise(sharpness: np.ndarray) -> kit.Observed:
 
 
 def plot_sweep(result: SweepResult, trained: str) -> kit.Figure:
-    """Draw sharpness against the largest share, a panel for each data set.
+    """Draw a sweep: sharpness against the largest share, a panel per data set.
 
     Args:
         result: What to draw.
@@ -160,13 +160,13 @@ def plot_sweep(result: SweepResult, trained: str) -> kit.Figure:
 
 
 def draw_sweep(result: SweepResult, axes: np.ndarray, trained: str) -> None:
-    """Draw sharpness against the largest share into panels, one for each data set."""
+    """Draw a sweep's sharpness against the largest share into panels, one per data set."""
     draw_theory(result, axes)
     draw_trained(result, axes, result.trained, trained)
 
 
 def draw_theory(result: Any, axes: np.ndarray) -> None:
-    """Draw both forms of the prediction into panels, one for each data set."""
+    """Draw both forms of the prediction into a sweep's panels."""
     for row, axis in enumerate(axes):
         shares = result.shares[row]
         grid = np.linspace(shares.min(), 1, 200)
@@ -188,7 +188,7 @@ def draw_trained(
     color: str = kit.COLORS[1],
     marker: str = "o",
 ) -> None:
-    """Draw trained sharpness (m, s, r) into panels; open where there are fewer images than pixels.
+    """Draw a sweep's trained sharpness (m, s, r); open where there are fewer images than pixels.
 
     Args:
         result: Has shares, samples and inputs.
@@ -213,7 +213,7 @@ def draw_trained(
 
 
 def add_legend(figure: kit.Figure, axes: np.ndarray) -> None:
-    """Add one legend with everything that a panel has: above several, inside a single one."""
+    """Add one legend to a sweep's panels: above several, inside a single one."""
     found = {}
     for axis in axes:
         found |= dict(zip(*axis.get_legend_handles_labels()[::-1], strict=True))

@@ -110,7 +110,7 @@ def train_and_record(
 
 
 def start_weights(item: kit.Item, outputs: int, inputs: int) -> list[np.ndarray]:
-    """Return the layers that an item's network starts from."""
+    """Return the layers from which the linear network of an item is trained."""
     return draw_linear_weights(
         [inputs, *[item["width"]] * (item["depth"] - 1), outputs],
         item["start"],
@@ -120,18 +120,18 @@ def start_weights(item: kit.Item, outputs: int, inputs: int) -> list[np.ndarray]
 
 
 def record_times(epochs: int, records: int) -> list[int]:
-    """Return so many epochs from 0 to `epochs`, denser early."""
+    """Return so many epochs of a linear network's training to record, denser early."""
     later = np.geomspace(min(30, epochs), epochs, records - 1)
     return sorted({0, *later.astype(int).tolist(), epochs})
 
 
 def even_times(epochs: int, records: int) -> list[int]:
-    """Return so many epochs from 0 to `epochs`, evenly spaced."""
+    """Return so many epochs of a linear network's training to record, evenly spaced."""
     return sorted({round(time) for time in np.linspace(0, epochs, records)})
 
 
 def label_epochs(axis: Any, epochs: np.ndarray) -> None:
-    """Set an axis of epochs that begins at 0 and is logarithmic from 30 on."""
+    """Set an axis of training epochs that begins at 0 and is logarithmic from 30 on."""
     axis.set_xscale("symlog", linthresh=30)
     axis.set_xlim(-3, 1.3 * epochs[-1])
     axis.set_xticks([0, *(t for t in (100, 1000, 10_000) if t <= epochs[-1])])
@@ -148,7 +148,7 @@ def panel_title(data: str, samples: np.ndarray | int) -> str:
 def panels(
     data: list[str], samples: np.ndarray | None = None, *, sharey: bool = False
 ) -> tuple[kit.Figure, np.ndarray]:
-    """Return a figure with one panel for each data set, side by side, titled with its images.
+    """Return a figure of linear networks' training with one panel per data set.
 
     Args:
         data: Names of the data sets, m.

@@ -156,7 +156,7 @@ def imbalance(layers: Sequence[np.ndarray]) -> float:
 
 
 def spread(layers: Sequence[np.ndarray]) -> float:
-    """Return the largest less the smallest gain of the layers along the leading direction.
+    """Return the spread, zero in balance: largest less smallest gain along the leading direction.
 
     It is the top right singular vector of the whole network; in balanced layers every gain is
     their largest singular value.

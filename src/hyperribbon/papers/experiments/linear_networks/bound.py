@@ -120,7 +120,7 @@ def _train(item: kit.Item) -> dict[str, Any]:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw bound over eigenvalue against epochs, a curve for each depth (Eq. (6))."""
+    """Draw the bound over the eigenvalue against epochs, a curve per depth (Eq. (6))."""
     figure, axes = kit.new_figure(1, 2, width="full", ratio=0.7, sharey=True)
     for axis, ratios, title in zip(
         axes, result.ratio, ("Kaiming start", "balanced start"), strict=True

@@ -105,7 +105,7 @@ def _shallow(widths: list[int], rng: np.random.Generator) -> tuple[int, int, int
 
 
 def _count_nonzero(weights: list[np.ndarray], rng: np.random.Generator) -> int:
-    """Return the rank of the Jacobian on white inputs, the number of non-zero eigenvalues."""
+    """Count the non-zero Hessian eigenvalues: the rank of the Jacobian on white inputs."""
     width = weights[0].shape[1]
     X = theory.whiten(rng.standard_normal((width, width + 2))).inputs
     return int(np.linalg.matrix_rank(theory.jacobian(weights, X), rtol=1e-10))

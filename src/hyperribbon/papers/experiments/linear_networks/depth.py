@@ -140,7 +140,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the prediction at all depths, and what depth does."""
+    """Measure how sharpness depends on depth, and how well the prediction follows."""
     difference = np.abs(result.trained / result.general - 1)
     deep = result.depths >= 2
     depths = result.depths[deep]

@@ -131,7 +131,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure sharpness and loss on each side of both edges."""
+    """Measure sharpness and loss on each side of both edges of stability."""
     stable, edge, beyond = result.places > 1, result.places < 1, result.places < 0
     edge &= ~beyond
     ratio = result.trained * result.rates / 2

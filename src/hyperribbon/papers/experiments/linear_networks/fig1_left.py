@@ -74,7 +74,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Build a balanced solution, write its Hessian out and predict its spectrum from the labels."""
+    """Build a balanced solution and its Hessian; predict the spectrum from labels (Fig. 1 (a))."""
     rng = context.rng("network")
     width = config.width
     X = theory.whiten(rng.standard_normal((width, config.samples)), config.sigma_x).inputs

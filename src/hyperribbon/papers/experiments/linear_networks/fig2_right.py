@@ -133,7 +133,7 @@ def _tanh_network(start: list[np.ndarray]) -> nn.Sequential:
 
 
 def _descend(model: nn.Module, X: torch.Tensor, Y: torch.Tensor, item: kit.Item) -> float:
-    """Run full-batch gradient descent on (1/2n)‖f(X) − Y‖²; return the loss at the end (Fig. 2)."""
+    """Run Fig. 2 (c)'s full-batch descent on (1/2n)‖f(X) − Y‖²; return the loss at the end."""
     optimizer = torch.optim.SGD(model.parameters(), lr=item["lr"])
     schedule = HalvingSchedule(window=max(1, round(100 * _PAPER_LR / item["lr"])))
     losses, since = [], 0
@@ -169,7 +169,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure whether the trend survives the nonlinearity, and how near the prediction is."""
+    """Measure whether Fig. 2 (c)'s Tanh networks show the trend, and how near the prediction is."""
     measured = {}
     for start, end in enumerate(("", "-unbalanced")):
         trained = result.trained[..., start]

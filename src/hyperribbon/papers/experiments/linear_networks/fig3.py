@@ -94,7 +94,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Train one network on each data set and take its trace three ways along the way (Fig. 3)."""
+    """Train linear networks and take the Hessian's trace three ways along the way (Fig. 3)."""
     items = _training.training_items(config, context)
     runs = context.map(_train, items, "training and traces")
     return Result(
@@ -165,7 +165,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Compare Eq. (7) with the estimates, by their own standard errors (Fig. 3)."""
+    """Compare Eq. (7)'s trace with estimates of it, by their standard errors (Fig. 3)."""
     exact = result.closed_form[:, result.estimated]
     estimate, error = np.moveaxis(result.printed, -1, 0)
     relative, spread = estimate / exact - 1, error / exact

@@ -86,7 +86,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Train new networks and take sharpness, trace and norm along the way (Eq. (11))."""
+    """Train new networks and follow how sharpness, trace and norm flatten (Eq. (11))."""
     items = _training.training_items(config, context)
     runs = context.map(
         _train, [{**item, "depth": depth} for item in items for depth in config.depths], "training"
@@ -125,7 +125,7 @@ def _norm(layers: Sequence[np.ndarray]) -> float:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw sharpness, trace and norm over their start, a row for each depth (Eq. (11))."""
+    """Draw how sharpness, trace and norm flatten, over their start, a row per depth (Eq. (11))."""
     rows, columns = result.norm.shape[1], len(result.data)
     look = {"width": "full" if columns > 1 else "column", "ratio": 0.9}
     figure, axes = kit.new_figure(rows, columns, squeeze=False, sharex=True, sharey="row", **look)
@@ -155,7 +155,7 @@ _DRAWN = ("sharpness", "trace", "norm")
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure whether norm, sharpness and trace fall together, and why (Eq. (11))."""
+    """Measure whether norm, sharpness and trace flatten together, and why (Eq. (11))."""
     early = int(np.searchsorted(result.epochs, _EARLY))
     least = result.norm.argmin(axis=-1)
     at_least = np.take_along_axis(result.sharpness, least[..., None], axis=-1)[..., 0]

@@ -86,12 +86,12 @@ class Result(kit.Frozen):
 
     @property
     def peak(self) -> np.ndarray:
-        """(m, s, 2), the largest along training."""
+        """(m, s, 2), the peak of the sharpness along training."""
         return self.sharpness.max(axis=-1)
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Train a network on white and on raw inputs for every set and share."""
+    """Train on white and raw inputs for every set and share; follow sharpness to its peak."""
     items = _training.training_items(config, context)
     pairs = [{**item, "white": white} for item in items for white in (True, False)]
     runs = context.map(_train, pairs, "training")
@@ -115,7 +115,7 @@ def _train(item: kit.Item) -> dict[str, Any]:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw sharpness along training, a curve for each share; a row for white and raw inputs."""
+    """Draw sharpness along training with its peak, a curve per share; rows: white, raw inputs."""
     columns = len(result.data)
     look = {"width": "full" if columns > 1 else "column", "ratio": 0.95}
     figure, axes = kit.new_figure(2, columns, squeeze=False, sharex=True, sharey="row", **look)

@@ -144,7 +144,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Train on random subsets, linear networks and those of the disputed setting."""
+    """Train on random subsets of different numbers of samples n, in the disputed setting too."""
     setting = {name: getattr(config, name) for name in _LINEAR}
     seeds = [derive_seed(context.seed, "subset", draw) for draw in range(config.draws)]
     items = [
@@ -190,7 +190,7 @@ _LINEAR = ("share", "depth", "width", "start", "scale", "lr", "epochs")
 
 
 def _train(item: kit.Item) -> dict[str, Any]:
-    """Return the sharpness of minima and trained networks on one subset."""
+    """Return the sharpness of minima and trained networks on one subset of n samples."""
     facts = moments_of(item)
     white, raw = (to_moments(facts, white=white) for white in (True, False))
     known = predictions(facts, item["depth"])
@@ -207,7 +207,7 @@ def _train(item: kit.Item) -> dict[str, Any]:
 
 
 def _train_tanh(item: kit.Item) -> dict[str, Any]:
-    """Train a Tanh network by small steps until it is accurate; return its sharpness."""
+    """Train a Tanh network on n samples until it is accurate; return its sharpness."""
     name, samples = item["data"], item["samples"]
     split = SPLITS.get(name, "train")
     data = load_data(name, split, limit=samples, seed=item["seed"]).flat()
@@ -243,7 +243,7 @@ def _train_tanh(item: kit.Item) -> dict[str, Any]:
 
 
 def _network(widths: tuple[int, ...], seed: int) -> nn.Sequential:
-    """Return a Tanh network with weights as torch draws them, from a seed of its own."""
+    """Return the disputed setting's Tanh network, to be trained on n samples."""
     generator = torch_generator(seed, "network")
     modules: list[nn.Module] = []
     for fan_in, fan_out in pairwise(widths):
@@ -273,7 +273,7 @@ def restrict_to_span(model: nn.Sequential, X: torch.Tensor) -> torch.Tensor:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw sharpness against n on white and raw inputs, and in the disputed setting."""
+    """Draw sharpness against the number of samples n, on white and raw inputs and as disputed."""
     figure, axes = kit.new_figure(1, 3, width="full", ratio=0.95)
     for row, name in enumerate(result.data):
         color, few = kit.COLORS[row], result.sizes < result.pixels[row]
@@ -355,5 +355,5 @@ def measure(result: Result) -> kit.Measurements:
 
 
 def _farthest(values: np.ndarray) -> np.ndarray:
-    """Return for each subset the value farthest from zero over data sets."""
+    """Return for each subset of samples the change farthest from zero over data sets."""
     return np.take_along_axis(values, np.abs(values).argmax(axis=0)[None], axis=0)[0]

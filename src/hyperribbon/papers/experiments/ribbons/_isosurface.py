@@ -37,7 +37,7 @@ def isosurface(field: np.ndarray, level: float) -> Float[np.ndarray, "k 3 3"]:
 
 
 def _cut(corners: np.ndarray, values: np.ndarray, above: np.ndarray) -> list[np.ndarray]:
-    """Return the triangles in which tetrahedra (k, 4, 3) are cut."""
+    """Return the isosurface's triangles in tetrahedra (k, 4, 3) that it cuts."""
     triangles = []
     for number in (1, 2, 3):
         rows = np.flatnonzero(above.sum(axis=1) == number)

@@ -37,7 +37,7 @@ _GROWTH = 1.06  # of the step from one record to the next
 
 
 def load_task(item: Item) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return standardised images, labels and the indices of the samples that models are read on.
+    """Load the task that ribbons' networks are trained on: images, labels, and samples to read.
 
     These are training samples, a fixed draw from all classes.
     """
@@ -105,7 +105,7 @@ class _Path:
         self.accuracy, self._due, self._seen = 0.0, 0.0, -1
 
     def record(self, step: int, model: torch.nn.Module, last: bool = False) -> bool:
-        """Keep the predictions if it is time, and return whether all of them are right."""
+        """Keep a network's predictions if it is time, and return whether all of them are right."""
         if step == self._seen or not (last or step >= self._due):
             return False
         self._seen, self._due = step, max(step + 1, _GROWTH * step)
@@ -117,12 +117,12 @@ class _Path:
 
 
 def _rate(epochs: int, epoch: int) -> float:
-    """Return the factor on the learning rate: 1, then down to a tenth in the second half."""
+    """Return the ribbons' networks' learning rate over its start: 1, then down to a tenth."""
     return 0.1 ** max(0.0, 2 * epoch / epochs - 1)
 
 
 def even_snapshots(logs: np.ndarray, count: int) -> np.ndarray:
-    """Return the rows of a path (T, samples, classes) that lie evenly along it: (count,).
+    """Return the rows of a network's path (T, samples, classes) that lie evenly along it.
 
     The length of the path is the sum of √D between successive records, D the Bhattacharyya
     distance. First and last record are always kept.
@@ -143,6 +143,6 @@ def even_snapshots(logs: np.ndarray, count: int) -> np.ndarray:
 
 
 def _shift(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Move a network's whole batch of images by up to two pixels."""
+    """Augment a network's images: move the whole batch by up to two pixels."""
     moves = torch.randint(-2, 3, (2,), generator=generator, device="cpu").tolist()
     return images.roll(moves, dims=(-2, -1))

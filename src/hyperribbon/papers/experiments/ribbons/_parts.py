@@ -91,7 +91,7 @@ def compute(config: Config, context: Context) -> Result:
 
 
 def handover(result: Result) -> int:
-    """Return the first index, from 1, at which targets contribute less than initial weights."""
+    """Return the first index, from 1, at which P₁^y, the targets' part, is below P₁^σ."""
     return int((result.P1_y < result.P1_sigma).argmax()) + 1
 
 

@@ -265,7 +265,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _job(images: int, width: float, name: str, recipe: str) -> tuple[int, float, str, str]:
-    """Return what identifies some trainings; linear models have one width."""
+    """Return what identifies some of Fig. 1's trainings; linear models have one width."""
     return images, 1.0 if name in _networks.LINEAR else width, name, recipe
 
 
@@ -289,7 +289,7 @@ class _Group:
         self.distances = bhattacharyya(self.logs, log=True, precision="double")
 
     def cross_stress(self, rows: np.ndarray | None = None) -> np.ndarray:
-        """Return the explained stress of embeddings built from some models and used for others.
+        """Return Fig. 1's stress of embeddings built from some models and used for others.
 
         Args:
             rows: The models; all by default.
@@ -313,7 +313,7 @@ class _Group:
         return np.array(curves)
 
     def resample(self, rng: np.random.Generator) -> np.ndarray:
-        """Return the same for networks of each kind drawn with replacement."""
+        """Return Fig. 1's explained stress for networks of each kind drawn with replacement."""
         kinds = [np.unique(self.run[kind]) for kind in (self.is_linear, ~self.is_linear)]
         chosen = np.concatenate([rng.choice(runs, len(runs)) for runs in kinds])
         return self.cross_stress(
@@ -321,7 +321,7 @@ class _Group:
         )
 
     def describe(self, item: kit.Item, architectures: tuple[str, ...]) -> dict[str, np.ndarray]:
-        """Return coordinates, progress, landmarks and distances at equal progress."""
+        """Return Fig. 1's coordinates, progress, landmarks and distances at equal progress."""
         space = InPCA(3, metric="precomputed").fit(self.distances)
         _, labels, probe = _networks.load_task(item)
         goal = truth(labels[probe], self.logs.shape[2])
@@ -352,7 +352,7 @@ class _Group:
 
 
 def plot(result: Result) -> dict[str, kit.Figure]:
-    """Draw the first three coordinates, the explained stress, its scaling, and who is near whom."""
+    """Draw Fig. 1: coordinates, explained stress and its scaling, and who is near whom."""
     return {
         "embedding": _embedding(result),
         "stress": _stress(result),
@@ -406,7 +406,7 @@ def _stress(result: Result) -> kit.Figure:
 
 
 def _scaling(result: Result) -> kit.Figure:
-    """Draw the stress explained by 2, 3, 10 and 50 dimensions against images and width."""
+    """Draw Fig. 1's stress explained by 2, 3, 10 and 50 dimensions against images and width."""
     figure, axes = kit.new_figure(1, 2, width="full", ratio=0.7, sharey=True)
     errors = _errors(result)[:, 0]
     for axis, rows, by in zip(axes, _axes(result), (result.images, result.widths), strict=True):
@@ -433,12 +433,12 @@ def _scaling(result: Result) -> kit.Figure:
 
 
 def _largest(result: Result) -> int:
-    """Return the index of the study whose models are drawn."""
+    """Return the study with most images, whose networks Fig. 1 draws."""
     return int(_axes(result)[0][-1])
 
 
 def _axes(result: Result) -> tuple[np.ndarray, np.ndarray]:
-    """Return the studies of width one by images, and those of one number of images by width."""
+    """Return Fig. 1's studies of width one by images, and those of equal images by width."""
     is_one = result.widths == 1
     by_images = np.flatnonzero(is_one)
     others = result.images[~is_one]
@@ -448,7 +448,7 @@ def _axes(result: Result) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _errors(result: Result) -> np.ndarray:
-    """Return standard errors of the explained stress over resampled networks: (studies, 4, k)."""
+    """Return standard errors of Fig. 1's explained stress over resampled networks: (s, 4, k)."""
     return result.resampled.std(axis=1, ddof=1)
 
 
@@ -525,7 +525,7 @@ def measure(result: Result) -> kit.Measurements:
     )
 
     def compare(one: int, other: int) -> tuple[float, float]:
-        """Return the difference of two ways in two dimensions, and its standard error."""
+        """Return by how much two of Fig. 1's embeddings differ in two dimensions, and the error."""
         gap = draws[:, one, 1] - draws[:, other, 1]
         return curves[one, 1] - curves[other, 1], gap.std(ddof=1)
 
@@ -566,12 +566,12 @@ def measure(result: Result) -> kit.Measurements:
 
 
 def _magnitudes(stress: np.ndarray) -> np.ndarray:
-    """Return |λ₁|, |λ₂|, … of an embedding, over ‖W‖, from its explained stress 1 − √(1 − Σ λ²)."""
+    """Return |λ₁|, |λ₂|, … of Fig. 1's embedding, over ‖W‖, from 1 − √(1 − Σ λ²)."""
     return np.sqrt(np.maximum(-np.diff((1 - stress) ** 2, prepend=1.0), 0))
 
 
 def _per_doubling(result: Result, by: np.ndarray, rows: np.ndarray) -> tuple[float, float]:
-    """Return the change of the stress in two dimensions per doubling, and its standard error."""
+    """Return how Fig. 1's stress in two dimensions changes per doubling, and the error."""
     if len(rows) < 2:
         return np.nan, np.nan
     x = np.log2(by[rows])

@@ -136,7 +136,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Diagonalise correlation matrices, fit slopes, and train linear models on each set."""
+    """Fit the slopes of real data's spectra, and train linear models on each set (Fig. 2)."""
     items = [
         {**vars(config), "name": name, "seed": derive_seed(context.seed, "fig2", name)}
         for name in config.sets
@@ -219,7 +219,7 @@ def _modality(name: str) -> str:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the spectra with their fitted lines, and PCA spectra of training on the data."""
+    """Draw Fig. 2: spectra of real data with fitted lines, and PCA spectra of training on them."""
     figure, (left, right) = kit.new_figure(1, 2, width="full", ratio=0.8)
     trainings = zip(result.theory, result.trained, strict=True)
     for row, (theory, trained) in enumerate(trainings):

@@ -127,7 +127,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _simulate(item: kit.Item) -> np.ndarray:
-    """Train a batch of linear models on zero targets (Fig. 4 of [ribbons]).
+    """Train Fig. 4's batch of linear models on zero targets.
 
     Returns:
         (s, n): for each training time, the sum over steps of the squared residual along each

@@ -49,7 +49,7 @@ Config, PRESETS, Result, compute = _parts.Config, _parts.PRESETS, _parts.Result,
 
 
 def plot(result: _parts.Result) -> kit.Figure:
-    """Draw P₁ and its parts; the spectrum over single batches of trained models shows the noise."""
+    """Draw Fig. 5: P₁ and its parts; the spectrum over single batches shows the noise."""
     figure, axis = kit.new_figure(ratio=0.85)
     index = np.arange(1, len(result.P) + 1)
     axis.semilogy(index, result.P1, color="0.25", lw=3.5, alpha=0.35, label="$P_1$")

@@ -207,7 +207,7 @@ def _look_for_regimes(item: kit.Item) -> dict[str, np.ndarray]:
 
 
 def _has_regimes(values: np.ndarray) -> bool:
-    """Return whether eigenvalues fall quickly, then at most half as fast, then quickly again.
+    """Return whether Fig. 6's eigenvalues fall quickly, then half as fast, then quickly again.
 
     Head and tail fall by a factor e and more, and the plateau has five or more indices; where it
     begins and ends is searched.
@@ -243,7 +243,7 @@ def _test_lemmas(item: kit.Item) -> dict[str, Any]:
 
 
 def _rate(samples: int, slope: float, setting: Mapping[str, Any]) -> float:
-    """Return the decay of log λ^y an index over log ρ, where eigenvalues are above rounding."""
+    """Return Fig. 6's decay of log λ^y per index over log ρ, above rounding."""
     ribbon = Ribbon.exponential(samples, slope, steps=_CONVERGED, **setting)
     truth = target_decay_bound(ribbon).truth
     last = int(np.flatnonzero(truth > 1e-12)[-1])
@@ -252,7 +252,7 @@ def _rate(samples: int, slope: float, setting: Mapping[str, Any]) -> float:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw truth (solid), bound (dashed) and trained models (circles) by slope; rates beside."""
+    """Draw Fig. 6: truth (solid), bound (dashed) and trained models (circles) by slope."""
     figure, (axis, middle, beside) = kit.new_figure(
         columns=3, width="full", ratio=1.2, gridspec_kw={"width_ratios": [3, 3, 2]}
     )
@@ -296,7 +296,7 @@ def _draw_spectra(axis: Axes, slopes: np.ndarray, truth: np.ndarray, bound: np.n
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the lemmas, the decay of the targets' part, the three regimes and the simulation."""
+    """Measure Fig. 6: the lemmas, the decay of the targets' part, the regimes, the simulation."""
     of_bound, of_truth = np.asarray(result.regimes, dtype=bool).T
     chosen = int(of_bound.sum())
     models = result.initialisations // len(result.projections)

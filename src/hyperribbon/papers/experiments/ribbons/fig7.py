@@ -134,7 +134,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw P and T·P by training time: the tail falls in the one and rises in the other."""
+    """Draw P and T·P by training time: the one's tail falls, the other's rises (Fig. 7)."""
     figure, (left, right) = kit.new_figure(1, 2, width="full", ratio=0.75)
     index = np.arange(1, result.closed_form.shape[1] + 1)
     colors = colormaps[kit.SEQUENTIAL](np.linspace(0, 0.9, len(result.steps)))
@@ -153,7 +153,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure what training longer does to tail and head (Fig. 7 of [ribbons])."""
+    """Measure what training longer does to Fig. 7's tail and head."""
     first, last = (1 if len(result.steps) > 1 else 0), -1
     times = f"T = {result.steps[first]} to {result.steps[last]}, one value per batch of models"
     heads, tails = result.batches[:, :, 0], result.batches[:, :, -1]

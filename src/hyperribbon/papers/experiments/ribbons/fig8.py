@@ -191,7 +191,7 @@ def _dimensions_of_training(item: kit.Item) -> list[int]:
 
 
 def plot(result: Result) -> dict[str, kit.Figure]:
-    """Draw (a–c) heat maps, (d) surfaces of equal dimension, (e–f) contours of the ratio."""
+    """Draw Fig. 8: (a–c) heat maps, (d) surfaces of equal dimension, (e–f) contours."""
     return {"maps": _maps(result), "surfaces": _surfaces(result), "contours": _contours(result)}
 
 
@@ -267,7 +267,7 @@ def _surfaces(result: Result) -> kit.Figure:
 def _shaded_triangles(
     result: Result, axes: tuple[np.ndarray, ...]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the triangles (k, 3, 3) of all surfaces as x, y, z, and their colours (k, 3)."""
+    """Return the triangles (k, 3, 3) of Fig. 8 (d)'s surfaces and their colours (k, 3)."""
     # Coordinates of different units: the light falls on the box as it is drawn.
     light = np.array([0.4, -0.3, 0.85]) / np.linalg.norm([0.4, -0.3, 0.85])
     field, triangles, colors = _round_off(result.grid_smooth), [], []
@@ -285,7 +285,7 @@ def _shaded_triangles(
 
 
 def _round_off(field: np.ndarray) -> np.ndarray:
-    """Return a field smoothed over one cell: interpolated dimensions have kinks at whole ones."""
+    """Smooth a field of Fig. 8 over one cell: interpolated dimensions have kinks at whole ones."""
     return np.exp(scipy.ndimage.gaussian_filter(np.log(field), 1.0, mode="nearest"))
 
 
@@ -373,7 +373,7 @@ def measure(result: Result) -> kit.Measurements:
 
 
 def _ridge(result: Result, ratio: float) -> tuple[float, float, float, int]:
-    """Fit ln T against the slope c with the most dimensions at each T, on the map of a ratio.
+    """Fit ln T against the slope c with the most dimensions on one map of Fig. 8.
 
     Returns:
         Slope, offset and correlation of the line, and over how many T with that slope inside the

@@ -170,7 +170,7 @@ def _by_time(
 
 
 def _shallower(rng: np.random.Generator, samples: int = 60, kernels: int = 4) -> float:
-    """Return the decay rate of P₁^y of one kernel over that of several."""
+    """Return the decay rate of P₁^y of one kernel machine over that of several together."""
     y, spectrum = rng.standard_normal(samples), samples * np.exp(-0.2 * np.arange(samples))
     bases = [np.linalg.qr(rng.standard_normal((samples, samples)))[0] for _ in range(kernels)]
     grams = [(Q * spectrum) @ Q.T for Q in bases]
@@ -198,7 +198,7 @@ def _sloppy_ranges(rng: np.random.Generator) -> np.ndarray:
 
 
 def _problem(item: kit.Item) -> tuple[list[np.ndarray], np.ndarray]:
-    """Return the kernels' Gram matrices with λ₁(K) = 1, and targets ±1 by the label's parity.
+    """Return the Gram matrices of the kernel machines, λ₁(K) = 1, and targets ±1 by parity.
 
     Inputs have variance one in the mean of their d coordinates, so that exp(−‖x − x′‖²/d), the
     paper's kernel, is neither constant nor the identity.
@@ -214,7 +214,7 @@ def _problem(item: kit.Item) -> tuple[list[np.ndarray], np.ndarray]:
 
 
 def _train(item: kit.Item) -> np.ndarray:
-    """Return the spectrum of P(N, M, T) of functions trained by descent in their RKHS."""
+    """Return the spectrum of P(N, M, T) of kernel machines trained by descent in their RKHS."""
     grams, y = _problem(item)
     rng = numpy_generator(item["seed"])
     n = len(y)

@@ -170,7 +170,7 @@ def _linearise(
     lr: float,
     steps: int,
 ) -> int:
-    """Return the dimensions of training with the kernels and outputs that networks start with."""
+    """Return the dimensions of the networks' training with their first kernels and outputs."""
     goal, paths = y.double().numpy()[:, 0], []
     for network, kernel in zip(networks, kernels, strict=False):
         with torch.no_grad():
@@ -211,7 +211,7 @@ class _Transformer(nn.Module):
         self.head = nn.Linear(width, 1)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return a small vision transformer's outputs (n, 1)."""
+        """Return outputs (n, 1) of the small vision transformer whose ribbon is predicted."""
         return self.head(self.layer(self.embed(x).flatten(2).transpose(1, 2)).mean(dim=1))
 
 
@@ -230,7 +230,7 @@ def _network(kind: str, width: int, share: float, X: torch.Tensor) -> nn.Module:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the difference of the networks' dimensions, and their kernels' drift with width."""
+    """Draw how far the networks' ribbons are from the prediction, and their kernels' drift."""
     figure, axes = kit.new_figure(1, 2, width="full", ratio=0.8)
     last = result.steps.max()
     gap = result.measured - result.expected
@@ -276,7 +276,7 @@ def _rows(result: Result, name: str, kind: str) -> np.ndarray:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the largest difference of dimensions of wide MLPs, and the drift with width."""
+    """Measure how far wide networks' ribbons are from the prediction, and the drift with width."""
     gap = result.measured - result.expected
     wide = (np.array(result.kinds) == "MLP") & (result.widths >= _WIDE) & (result.steps <= 100)
     listed = [

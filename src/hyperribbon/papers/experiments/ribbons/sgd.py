@@ -156,7 +156,7 @@ def compute(config: Config, context: Context) -> Result:
 
 
 def _excess() -> tuple[float, float]:
-    """Return the largest ratio of truth to bound for 1 < i ≤ 2k*, as printed and as verified."""
+    """Return how far SGD's truth exceeds its bound for 1 < i ≤ 2k*, as printed and as verified."""
     worst = {"printed": 0.0, "verified": 0.0}
     for slope in (0.005, 0.02, 0.05, 0.1, 0.2):
         for steps in (10, 100, 1000, 10_000):
@@ -171,14 +171,14 @@ def _excess() -> tuple[float, float]:
 
 
 def _share(X: np.ndarray, y: np.ndarray, config: Config, scale: float) -> float:
-    """Return eigenvalues 2 … 20 under constant noise over those under exact noise, summed."""
+    """Return eigenvalues 2 … 20 under SGD's constant noise over those under exact noise, summed."""
     setting = scale * config.sigma_w, config.alpha, config.steps, min(config.batch_sizes)
     both = [sgd(X, scale * y, *setting, noise).spectrum() for noise in ("constant", "exact")]
     return float(both[0][_MIDDLE].sum() / both[1][_MIDDLE].sum())
 
 
 def _trade_off(context: Context) -> np.ndarray:
-    """Return dimensions before and after doubling α and b, without and with 2σw²: (18, 3)."""
+    """Return SGD's dimensions before and after doubling α and b, without and with 2σw²: (18, 3)."""
     rows = []
     for slope in (0.05, 0.1, 0.2):
         item = {"samples": 50, "dimensions": 100, "slope": slope, "steps": [1], "alpha": 0.1}

@@ -96,7 +96,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Train networks; compute the spectra of inputs, Fisher, Hessian, kernel and inPCA."""
+    """Train the thesis's networks; compute spectra of inputs, Fisher, Hessian, kernel and inPCA."""
     item = {**vars(config), "seed": derive_seed(context.seed, "thesis")}
     found = context.map(_spectra, [item], "spectra")[0]
     return Result(**found)
@@ -165,7 +165,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the fall, the relation of the spectra and the shape of their decay."""
+    """Measure how the thesis's spectra fall, how they relate, and the shape of their decay."""
     spectra = {name: np.asarray(getattr(result, name)) for name in _NAMES}
     falls = {name: -np.log10(abs(values[19])) for name, values in spectra.items()}
     three = [falls[name] for name in ("inputs", "fisher", "inpca")]
