@@ -43,7 +43,7 @@ def demo(
 
 
 def train_and_inspect(out: Path, epochs: int, seconds: float, seed: int, console: Console):
-    """Train the demo's network with a recorder and return its inspection, both kept in a folder."""
+    """Train the demo's network with a recorder; return its inspection, both kept in a folder."""
     from torch import nn
 
     from hyperribbon.application.inspection import inspect

@@ -13,7 +13,7 @@ _KEYWORD = re.compile(rf"\b({_NAMES})=(?:('?)([\w.+-]*\w)\2)?")
 
 
 def as_options(text: str) -> str:
-    """Return a text with the keywords of Python calls as options of the command line.
+    """Return a text with Python keywords written as the shell's options.
 
     >>> as_options("Skipped for time: spectra; budget=150 would include them. Use mode='eval'.")
     'Skipped for time: spectra; --budget 150 would include them. Use --mode eval.'

@@ -23,7 +23,7 @@ def report(
     ] = None,
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("report.html"),
 ) -> None:
-    """Write a self-contained HTML report of stored runs.
+    """Write stored runs as one self-contained HTML report.
 
     Examples: `hyperribbon report`, `hyperribbon report runs --out figures.html`
     """
@@ -50,7 +50,7 @@ def explore(
         ),
     ] = None,
 ) -> None:
-    """Open the explorer: browse, overlay, compare and follow runs, and explore the theory.
+    """Open the explorer on stored runs: browse, overlay, compare, follow, and explore the theory.
 
     Examples: `hyperribbon explore runs --model mymodel.py:make`,
     `hyperribbon explore demo --port 9000 --no-browser`

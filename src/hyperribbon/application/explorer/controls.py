@@ -47,7 +47,7 @@ class Slider:
         return round(math.log10(value), 6) if self.log else value
 
     def value(self, position: Any) -> float | int:
-        """Return the value at a slider position; malformed browser input gives the default."""
+        """Return the value at a position of the explorer's slider; bad input gives the default."""
         try:
             return self.parse(10 ** float(position) if self.log else position)
         except (TypeError, ValueError, OverflowError):
@@ -112,7 +112,7 @@ class Choice:
     parse = value
 
     def format(self, value: str) -> str:
-        """Return an empty string: the control already shows the choice."""
+        """Return an empty string: the explorer's choice already shows what is chosen."""
         return ""
 
     def component(self, page: str, value: str) -> html.Div:
@@ -132,17 +132,17 @@ def aria(label: str) -> dict[str, Any]:
 
 
 def read_query(search: str | None) -> dict[str, str]:
-    """Return the controls' names and values in a link's query."""
+    """Return the values of controls in a link's query, by name."""
     return dict(parse_qsl((search or "").lstrip("?")))
 
 
 def write_query(entries: dict[str, Any] | list[tuple[str, Any]]) -> str:
-    """Return the query string of controls' names and values; empty if there are none."""
+    """Return the query string of controls' values; empty if there are none."""
     return f"?{urlencode(entries)}" if entries else ""
 
 
 def read_link(search: str | None, controls: Sequence[Control]) -> Values:
-    """Return the values in a link's query, with defaults for the rest."""
+    """Return the controls' values in a link, with defaults for the rest."""
     stated = read_query(search)
     return {
         control.name: control.parse(stated.get(control.name, control.default))
@@ -151,12 +151,12 @@ def read_link(search: str | None, controls: Sequence[Control]) -> Values:
 
 
 def write_link(values: Values, controls: Sequence[Control]) -> str:
-    """Return the query string with every non-default value."""
+    """Return a link's query string with every control that is not at its default."""
     return write_query({c.name: values[c.name] for c in controls if values[c.name] != c.default})
 
 
 def _add_label(control: Control, page: str, inner: Any) -> html.Div:
-    """Return a control with its label and a place for its value."""
+    """Return one of the explorer's controls with its label and a place for its value."""
     name = f"{page}-{control.name}"
     label = html.Label(control.label, id=f"{name}-label", title=control.help)
     head = html.Div([label, html.Output(id=f"{name}-shown")], className="control-head")

@@ -25,7 +25,7 @@ _SPATIAL = ("scatter3d", "surface", "mesh3d")
 
 
 def blend_in(figure: go.Figure) -> go.Figure:
-    """Make a figure's colours suit both the light and the dark theme."""
+    """Make the colours of an explorer figure suit both the light and the dark theme."""
     figure.update_layout(**_PAPER, font=_TEXT)
     figure.update_xaxes(**_AXIS)
     figure.update_yaxes(**_AXIS)
@@ -37,7 +37,7 @@ def blend_in(figure: go.Figure) -> go.Figure:
 
 
 def axes_layout(x: str, y: str, *, log: str = "", **layout: Any) -> dict[str, Any]:
-    """Return the explorer's figure layout: axis titles, margins, and theme colours.
+    """Return the layout of the explorer's figures: axis titles, margins, and theme colours.
 
     Args:
         x: Title of the horizontal axis.
@@ -69,7 +69,7 @@ def axes_layout(x: str, y: str, *, log: str = "", **layout: Any) -> dict[str, An
 
 
 def drawing(traces: Sequence[dict[str, Any]], x: str, y: str, **layout: Any) -> Drawing:
-    """Return a figure of the given traces; other arguments as in `axes_layout`."""
+    """Return an explorer figure of the given traces; other arguments as in `axes_layout`."""
     shown = axes_layout(x, y, **layout)
     for name in "xy":
         if shown[f"{name}axis"]["type"] == "log":
@@ -81,12 +81,12 @@ def drawing(traces: Sequence[dict[str, Any]], x: str, y: str, **layout: Any) -> 
 def curve(
     name: str, x: ArrayLike, y: ArrayLike, mode: str = "lines", **look: Any
 ) -> dict[str, Any]:
-    """Return a plotly trace of points for a figure, optionally joined by lines."""
+    """Return a trace of points for an explorer figure, optionally joined by lines."""
     return {"type": "scatter", "name": name, "x": plain(x), "y": plain(y), "mode": mode, **look}
 
 
 def plain(values: ArrayLike) -> list[Any]:
-    """Convert a figure's numbers to JSON values; non-finite entries become null."""
+    """Return the numbers of an explorer figure as JSON values; non-finite ones become null."""
     array = np.asarray(values)
     entries = array.astype(object)
     entries[~np.isfinite(array)] = None
@@ -106,7 +106,7 @@ _EMPTY = {
 def picture_block(
     title: str, describe: str, id: str | dict[str, str], figure: Any = None, *, export: str = ""
 ) -> html.Figure:
-    """Return a figure with its heading and export buttons, which `explorer.js` connects.
+    """Return an explorer figure with its heading and export buttons.
 
     Args:
         title: Heading.
@@ -131,7 +131,7 @@ def picture_block(
 
 
 def code_block(id: str | dict[str, str], text: str = "") -> html.Details:
-    """Return a figure's collapsible Python code with a copy button."""
+    """Return the collapsible Python code of an explorer figure with a copy button."""
     return html.Details(
         [
             html.Summary("Python code for this page"),

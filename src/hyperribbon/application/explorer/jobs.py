@@ -57,7 +57,7 @@ class Jobs:
         self._lock = threading.Lock()
 
     def start(self, visitor: str, work: Callable[[Report], Any], settings: Any = None) -> Job:
-        """Start or queue a measurement as a job, stopping the visitor's earlier one.
+        """Start or queue a visitor's measurement as a job, and stop the earlier one.
 
         Args:
             visitor: Identifier of the visit.

@@ -94,19 +94,19 @@ class Explorer:
         self._thread.join(10)
 
     def __enter__(self) -> Explorer:
-        """Enter a block with the running explorer server."""
+        """Enter a block with the explorer's server running."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close the explorer server after the block."""
+        """Close the explorer's server after the block."""
         self.close()
 
     def __repr__(self) -> str:
-        """Return the explorer server's address in one line."""
+        """Return the address of the explorer's server in one line."""
         return f"The explorer of {self._store} is at {self.address} (close() ends it)"
 
     def _repr_html_(self) -> str:
-        """Return a link to the explorer server for notebooks."""
+        """Return a link to the explorer's server for notebooks."""
         link = f'<a href="{escape(self.address)}" target="_blank" rel="noopener">'
         return f"The explorer of {escape(str(self._store))}: {link}{escape(self.address)}</a>"
 
@@ -120,7 +120,7 @@ def explore(
     browser: bool = False,
     factory: Factory | None = None,
 ) -> Explorer:
-    """Open the explorer on a folder of runs; returns immediately.
+    """Start the explorer's server on a folder of runs; returns immediately.
 
     Its first page lists the runs; one that is being recorded can be followed live.
 

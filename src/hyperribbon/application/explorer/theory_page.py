@@ -29,7 +29,7 @@ function(link) {
 
 
 def keep_link(app: Dash, key: str) -> None:
-    """Show a page's stored link in the address bar while that page is open."""
+    """Keep a theory page's link in the address bar while that page is open."""
     store = f"{key or 'home'}-link"
     app.clientside_callback(
         _REPLACE_LINK % key, Output(store, "modified_timestamp"), Input(store, "data")

@@ -118,7 +118,7 @@ def measure_anisotropy(
     params: ParameterFilter = None,
     mask: Mask | None = None,
 ) -> Anisotropy:
-    """Measure the anisotropy of the Fisher matrix of a network or of a sub-network of it.
+    """Measure the anisotropy of the Fisher matrix of a network or a sub-network.
 
     Works in float64 through the Gram matrix of the N·C output gradients, built layer by layer, of
     which the k leading pairs are found by Lanczos iteration. The model stays as it is.
@@ -191,7 +191,7 @@ def anisotropy_by_layer(
     vectors: bool = True,
     mask: Mask | None = None,
 ) -> dict[str, Anisotropy]:
-    """Measure the diagonal block of every layer, as `measure_anisotropy` does the whole matrix.
+    """Measure the anisotropy of every layer's diagonal block of the Fisher matrix.
 
     Args:
         model: As there.
@@ -227,7 +227,7 @@ def anisotropy_by_layer(
 
 @validate(vectors=_columns)
 def effective_ranks(vectors: torch.Tensor) -> torch.Tensor:
-    r"""Return the effective rank (number of entries) of each eigenvector column, for anisotropy.
+    r"""Return the effective rank (number of entries) of each eigenvector, for the anisotropy.
 
     $$\operatorname{erank}(v) = e^{H(v)},\quad H(v) = -\sum_i p_i\log p_i,\quad
       p_i = |v_i| / \textstyle\sum_j |v_j|$$
@@ -249,7 +249,7 @@ def effective_ranks(vectors: torch.Tensor) -> torch.Tensor:
 
 @validate(vectors=_columns)
 def excess_kurtoses(vectors: torch.Tensor) -> torch.Tensor:
-    r"""Return the excess kurtosis of the entries of each eigenvector column, for anisotropy.
+    r"""Return the excess kurtosis of the entries of each eigenvector, for the anisotropy.
 
     $$K(v) = \frac1n\sum_i\Bigl(\frac{v_i-\mu}{\sigma}\Bigr)^4 - 3$$
 
@@ -282,7 +282,7 @@ def eigenfunctions(
     state: State | None = None,
     which: tuple[int, ...] | None = None,
 ) -> torch.Tensor:
-    r"""Return how outputs move along the Fisher matrix's eigenvectors (anisotropy), (n, C, k).
+    r"""Return how outputs move along the anisotropic Fisher matrix's eigenvectors, (n, C, k).
 
     $$u_i^{(c)}(x) = \frac{1}{\sqrt{\lambda_i}}\,\langle v_i, \nabla f_c(x)\rangle$$
 
@@ -328,12 +328,12 @@ def eigenfunctions(
 
 
 def _rounding(spectrum: Anisotropy) -> float:
-    """Return the size below which eigenvalues of the Gram matrix are rounding."""
+    """Return the size below which eigenvalues are rounding when anisotropy is measured."""
     return float(spectrum.eigenvalues[0]) * spectrum.samples * torch.finfo(torch.float64).eps
 
 
 def _softmax_change(logits: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
-    """Return p∘(dz − p·dz), with dz shifted to vanish at the largest class so nothing cancels."""
+    """Return p∘(dz − p·dz) for anisotropy's eigenfunctions, so that nothing cancels."""
     p = torch.softmax(logits, dim=1).unsqueeze(-1)
     largest = logits.argmax(1)[:, None, None].expand(-1, 1, change.shape[-1])
     shifted = change - change.gather(1, largest)
@@ -341,7 +341,7 @@ def _softmax_change(logits: torch.Tensor, change: torch.Tensor) -> torch.Tensor:
 
 
 def _lift(fisher: Fisher, coefficients: torch.Tensor | None, columns: list[int]) -> torch.Tensor:
-    """Return unit eigenvectors of the Fisher matrix in weight space."""
+    """Return unit eigenvectors of the Fisher matrix in weight space, for the anisotropy."""
     assert coefficients is not None
     lifted = fisher.lift(coefficients[:, columns])
     return lifted.div_(torch.linalg.vector_norm(lifted, dim=0).clamp_min(1e-300))

@@ -22,7 +22,7 @@ TRAINED = "as one trains"
 def as_source(
     model: nn.Module, data: Any, *, memory: float | None = None, **options: Any
 ) -> Source:
-    """Return data as batches in the precision and place of a model's copy.
+    """Return data as batches in the precision and on the device of a model's copy.
 
     Args:
         model: Any module.
@@ -72,7 +72,7 @@ def copy_in_mode(
 
 
 def layers_with_statistics(model: nn.Module) -> list[nn.Module]:
-    """Return the layers that normalise by running statistics in evaluation mode alone."""
+    """Return the copy's layers that normalise by running statistics in evaluation mode alone."""
     parts = model.modules()
     return [p for p in parts if isinstance(getattr(p, "running_mean", None), torch.Tensor)]
 

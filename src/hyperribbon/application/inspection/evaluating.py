@@ -44,7 +44,7 @@ def loss_at(subject: Subject, weights: torch.Tensor) -> float:
 
 
 def class_axis(subject: Subject) -> int | None:
-    """Return the axis of the outputs that holds scores of classes; None where none does.
+    """Return along which axis of the outputs classes are evaluated; None without classes.
 
     torch's losses have it second. A function's outputs (n, …, C) with labels (n, …) have it last,
     and outputs (n, C, …) second, if a larger score of its label lowers the loss of nearly every
@@ -62,12 +62,12 @@ def is_classification(subject: Subject) -> bool:
 
 
 def is_ignored(subject: Subject, targets: torch.Tensor) -> torch.Tensor:
-    """Return which labels are ignored in the evaluation of a loss."""
+    """Return which labels the evaluation of a loss ignores."""
     return targets == subject.risk.criterion.ignore_index
 
 
 def scores_at(subject: Subject, weights: OtherWeights = None) -> torch.Tensor:
-    """Return one number per sample, whose mean is the accuracy, or minus the loss without labels.
+    """Evaluate one number per sample: whether its label is right, or minus the loss.
 
     Every label counts alike, as in the loss: with several to a sample, the number of right ones is
     divided by the mean number of labels. Samples whose every label is one that the loss ignores are

@@ -50,7 +50,7 @@ def load_factory(spec: str) -> Any:
 
 
 def make_case(factory: Any, data_name: str | None) -> tuple[nn.Module, Any, Any]:
-    """Load a case to inspect: call its factory and return model, loss and data.
+    """Call a loaded factory and return the model, loss and data to inspect.
 
     Args:
         factory: Returns (model, loss, data), or (model, loss) when a data set is named.
@@ -96,7 +96,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
 def matching_state(
     model: nn.Module, state: dict[str, torch.Tensor], path: str | Path
 ) -> dict[str, torch.Tensor]:
-    """Return stored tensors under the model's names, without a wrapper's prefix.
+    """Return loaded tensors under the model's names, without a wrapper's prefix.
 
     Raises:
         ArgumentError: No name belongs to the model.

@@ -35,11 +35,11 @@ class Heap:
 
     @property
     def taken(self) -> float:
-        """Bytes by which the process has grown; 0 where the system does not say."""
+        """Bytes of memory by which the inspection has grown; 0 where the system does not say."""
         return max(resident() - self._begin, 0.0)
 
     def check_room(self, operator: Any, vectors: int) -> None:
-        """Raise where a product and some vectors would not fit into the memory that is left.
+        """Raise where a product and some vectors do not fit into the inspection's memory.
 
         Raises:
             ArgumentError: They would not.
@@ -53,7 +53,7 @@ class Heap:
             raise ArgumentError("memory", max(left, 0.0), reason, "Give more.")
 
     def tidy(self) -> None:
-        """Return freed memory to the system, where much was taken since the last time."""
+        """Return freed memory to the system when an inspection has taken much since last time."""
         if self.limit == inf:
             return
         now = self.taken
@@ -65,7 +65,7 @@ class Heap:
 
 
 def resident() -> float:
-    """Return the bytes of the process that are in memory; 0 where the system does not say."""
+    """Return the bytes of the inspecting process that are in memory; 0 if unknown."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
     except (OSError, IndexError, ValueError):
@@ -74,7 +74,7 @@ def resident() -> float:
 
 
 def give_back() -> None:
-    """Return memory that is free to the system, of which the C library of Linux keeps a lot."""
+    """Return memory that is free to the system; Linux's C library would keep a lot of it."""
     if sys.platform.startswith("linux"):
         with suppress(OSError, AttributeError):  # other C libraries have no such function
             ctypes.CDLL(None).malloc_trim(0)

@@ -47,7 +47,7 @@ class Quantity:
     mode: str = ""
 
     def text(self) -> str:
-        """Return the quantity as text: the number with its error.
+        """Return the quantity in words: the number with its error.
 
         A ± is a sampling error, or says that it is the solver's.
 
@@ -78,13 +78,13 @@ class Measured:
 
     @property
     def shares(self) -> np.ndarray:
-        """Shares (k,) of the trace in the leading 1, 2, … k directions, as quantities."""
+        """Quantities (k,): shares of the trace in the leading 1, 2, … k directions."""
         values = as_array(self.spectrum.eigenvalues)
         total = self.trace.value
         return np.cumsum(values) / total if total else np.full(len(values), np.nan)
 
     def scaled(self, factor: float) -> Measured:
-        """Return the measured eigenpairs and trace of `factor` times the matrix."""
+        """Return the quantities of `factor` times the measured matrix."""
         scaled = self.spectrum.scaled(factor), self.trace.scaled(factor)
         return replace(self, spectrum=scaled[0], trace=scaled[1])
 
@@ -120,14 +120,14 @@ class Part:
     is_of_samples: bool = True
 
     def __getitem__(self, key: str) -> Quantity:
-        """Return a quantity of the part by its key."""
+        """Return a quantity of a part by its key."""
         for quantity in self.quantities:
             if quantity.key == key:
                 return quantity
         raise KeyError(key)
 
     def number(self, *values: Any) -> None:
-        """Add a `Quantity` of these values to the part."""
+        """Add a quantity of these values to the part."""
         self.quantities.append(Quantity(*values))
 
     def exact(self, key: str, name: str, value: Any, method: str) -> None:
@@ -135,14 +135,14 @@ class Part:
         self.quantities.append(exact(key, name, value, method))
 
     def on(self, samples: int) -> Part:
-        """Return the part with the samples its numbers are of, where they do not say so."""
+        """Return a part's quantities with the samples they are of, where they do not say so."""
         if not self.is_of_samples:
             return self
         numbers = [replace(q, samples=q.samples or samples) for q in self.quantities]
         return replace(self, quantities=numbers)
 
     def in_modes(self, modes: Mapping[int, str]) -> Part:
-        """Return the part with the mode that its numbers were measured in, by their samples."""
+        """Return a part's quantities with the mode they were measured in, by their samples."""
         numbers = [replace(q, mode=q.mode or modes.get(q.samples, "")) for q in self.quantities]
         return replace(self, quantities=numbers)
 

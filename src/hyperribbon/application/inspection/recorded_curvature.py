@@ -112,7 +112,7 @@ class Curvature:
         self._fewest = self.samples if is_whole else min(_FEWEST, self.samples)
 
     def fit_to(self, model: nn.Module, seconds: float, *, is_final: bool) -> None:
-        """Choose the number of samples so that a measurement takes no longer, if possible.
+        """Choose how many samples curvature is recorded on, so that it takes no longer than given.
 
         Called by a Recorder at its first records, until it is decided.
 
@@ -157,7 +157,7 @@ class Curvature:
         return found if limit is None else {**found, "limit": limit}
 
     def _prepare(self, model: nn.Module) -> None:
-        """Draw the sample where no Recorder has chosen one."""
+        """Draw the samples of the recorded curvature where no Recorder has chosen them."""
         if self._whole is None:
             reason = "the run has not begun"
             raise ArgumentError("model", None, reason, "Let a Recorder call it, or call begin().")
@@ -190,7 +190,7 @@ class Curvature:
         return self._subject
 
     def _draw(self, number: int) -> None:
-        """Draw the samples on which a recorder measures curvature."""
+        """Draw the samples on which curvature is recorded."""
         assert self._whole is not None
         before, self._number = self._subject, number
         self._subject = self._whole.with_samples(number, self.seed)
@@ -198,7 +198,7 @@ class Curvature:
             self._subject.know(before)
 
     def _decide(self, model: nn.Module) -> None:
-        """Choose the samples on which the recorded curvature is measured, once."""
+        """Choose the samples on which curvature is recorded, once."""
         self.is_fitted, rule = True, self._rule(model)
         fewer = f", {self.samples} would have taken too long" if self._number < self.samples else ""
         self.note = f"of the loss on {self._drawn.where()}{fewer}" + (f"; {rule}" if rule else "")
@@ -214,7 +214,7 @@ class Curvature:
         return Hessian(self._risk(model))
 
     def _time_products(self, model: nn.Module) -> tuple[float, float]:
-        """Return the seconds of a first product, which sets much up, and of a further one."""
+        """Return the seconds of the recorded curvature's first product, and of a further one."""
         hessian, seconds = self._hessian(model), []
         vector = torch.ones(hessian.shape[0], dtype=hessian.dtype, device=hessian.device)
         for _ in range(4):
@@ -272,11 +272,11 @@ class GradientStatistics(Curvature):
 
     @property
     def layers(self) -> list[str]:
-        """Names of the layers of the recorded gradient."""
+        """Names of the layers whose gradient is recorded beside the curvature."""
         return list(self._drawn.risk.space.layers())
 
     def __call__(self, model: nn.Module) -> dict[str, Any]:
-        """Return the statistics of the gradient at the present weights."""
+        """Return the gradient statistics that are recorded beside the curvature."""
         self._prepare(model)
         begun, risk = perf_counter(), self._risk(model)
         slope, slices = risk.gradient(), risk.space.slices()
@@ -311,7 +311,7 @@ _MADE: dict[str, Callable[[], Curvature]] = {
 
 @validate()
 def watch(name: str) -> Measurement:
-    """Return a measurement that a Recorder knows by name, such as "sharpness".
+    """Return a measurement of recorded curvature by its name, such as "sharpness".
 
     Args:
         name: "sharpness" (the largest eigenvalue of the Hessian), "spectrum" (the ten largest), or

@@ -152,7 +152,7 @@ class Inspection(Result):
         return first + [sentence for part in self.parts.values() for sentence in part.readings]
 
     def headlines(self) -> pd.DataFrame:
-        """Return the statistics at fixed samples and directions, one per row, and what is absent.
+        """Return the inspection's statistics at fixed samples, one per row, and what is absent.
 
         Inspections of one model, data and seed agree wherever both have a value.
         """
@@ -161,7 +161,7 @@ class Inspection(Result):
         return pd.DataFrame(rows, columns=["statistic", "value", "error", "needs seconds"])
 
     def table(self) -> pd.DataFrame:
-        """Return every number of the inspection, one per row, with its method and certainty."""
+        """Return every number of the inspection, one per row, with method and certainty."""
         rows = [
             {"part": name, **vars(quantity)}
             for name, part in self.parts.items()
@@ -176,7 +176,7 @@ class Inspection(Result):
         return self.table()
 
     def charts(self) -> dict[str, Chart]:
-        """Return the charts by name, such as "spectrum"; `plot(name, ax)` draws one."""
+        """Return the inspection's charts by name; `plot("spectrum", ax)` draws one."""
         return {chart.name: chart for part in self.parts.values() for chart in part.charts}
 
     def plot(self, name: str | None = None, ax: Axes | None = None) -> Axes:  # type: ignore[override]
@@ -200,7 +200,7 @@ class Inspection(Result):
         return figure.axes[0] if ax is None else ax
 
     def summary(self, *, numbers: bool = False) -> Summary:
-        """Return the answers: numbers with their uncertainty, meaning, what is usual, what to do.
+        """Return the inspection's answers: numbers with uncertainty, meaning, what is usual.
 
         Args:
             numbers: Whether the table of all numbers follows; `.table()` has it too.
@@ -210,7 +210,7 @@ class Inspection(Result):
     def rendered(
         self, *, numbers: bool = False, words: Callable[[str], str] | None = None
     ) -> Group:
-        """Return the summary as `rich` prints it, in colours.
+        """Return the inspection's summary as `rich` prints it, in colours.
 
         Args:
             numbers: Whether the table of all numbers follows.
@@ -272,7 +272,7 @@ class Inspection(Result):
             return hyperribbon.report.write_report([stored], path)
 
     def _repr_html_(self) -> str:
-        """Show the answers, with pictures and all numbers behind them, in a notebook."""
+        """Show the inspection's answers, with pictures and all numbers, in a notebook."""
         told = [(answer.finding, answer.beside) for answer in self.answers()]
         rows = [(q.name, q.text(), q.method, q.certainty) for q in self]
         columns = ("", "value", "how", "how certain")

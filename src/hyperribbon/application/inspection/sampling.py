@@ -28,7 +28,7 @@ _CLIMB = 6  # products with a half of the samples that look for its own sharpest
 def standard_error(
     subject: Subject, measure: Callable[[Subject], float], seed: int, mean: float | None = None
 ) -> float | None:
-    """Return the standard error of a mean over samples, from its values on disjoint groups.
+    """Return the sampling error of a mean, from its values on disjoint groups of samples.
 
     With g groups of equally many samples it is s/√g, s the standard deviation over groups. None
     where there are fewer than eight samples, no time, or a group that has no loss (every label is
@@ -59,7 +59,7 @@ def standard_error(
 
 
 def groups_for(samples: int) -> int:
-    """Return how many groups samples are divided into, to find errors over samples."""
+    """Return into how many groups samples are divided to find sampling errors."""
     return _GROUPS if samples >= 2 * _GROUPS else _GROUPS // 2
 
 
@@ -70,7 +70,7 @@ def sharpness_error(
     on: Callable[[Any], Any] = lambda hessian: hessian,
     value: float | None = None,
 ) -> float | None:
-    """Return the standard error of the largest eigenvalue of the Hessian over samples.
+    """Return the sampling error of the largest eigenvalue of the Hessian.
 
     Beside the scatter of vᵀHv there is an excess: v fits the samples it was found on, so their
     largest eigenvalue is too large, most where several are nearly equal. It is seen on two halves A
@@ -103,7 +103,7 @@ def sharpness_error(
 
 
 def _climb(hessian: Any, v: torch.Tensor) -> tuple[float, torch.Tensor]:
-    """Return the largest Ritz value in the Krylov space of v, for the error over samples.
+    """Return the largest Ritz value in the Krylov space of v, for the sampling error of sharpness.
 
     Images are not kept: of long vectors these would be most of the memory.
     """
@@ -136,17 +136,17 @@ def _climb(hessian: Any, v: torch.Tensor) -> tuple[float, torch.Tensor]:
 
 
 def squared_length(vector: torch.Tensor) -> float:
-    """Return a long vector's squared length, summed in float64 without a copy."""
+    """Return a gradient's squared length for its sampling error, in float64 without a copy."""
     return sum(float(piece.double().square().sum()) for piece in vector.split(_PIECE))
 
 
 def spread_of_sum(parts: torch.Tensor) -> float | None:
-    """Return the standard error of a sum of one part (N,) per sample: √N times their spread."""
+    """Return the sampling error of a sum of one part (N,) per sample: √N times their spread."""
     return float(parts.std() * len(parts) ** 0.5) if len(parts) > 1 else None
 
 
 def is_lower_bound(scale: float, samples: int) -> bool:
-    """Whether a noise scale is so near the number of its samples that it only bounds the true one.
+    """Whether sampling leaves a noise scale only a lower bound: it is near the sample count.
 
     >>> is_lower_bound(80, 512), is_lower_bound(300, 512)
     (False, True)
@@ -160,7 +160,7 @@ def scale_certainty(scale: float, samples: int) -> str:
 
 
 def noise_scale_error(scale: float, subject: Subject, seed: int) -> float:
-    """Return the standard error of tr C / ‖∇L‖² that comes from the mean gradient's.
+    """Return the sampling error of tr C / ‖∇L‖², which comes from the mean gradient's.
 
     With g groups the mean of ⟨∇L_i, ∇L⟩ is ‖∇L‖², and its relative error is that of the scale.
     """

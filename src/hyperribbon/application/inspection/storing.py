@@ -19,7 +19,7 @@ from hyperribbon.plots import STYLE, Chart, draw, draw_interactive
 
 
 def save_inspection(inspection: Inspection, folder: Path) -> Path:
-    """Write an inspection into a folder; it replaces an earlier one in one step."""
+    """Store an inspection in a folder; it replaces an earlier one in one step."""
     with save_folder(folder, "inspection") as beside:
         _write_files(inspection, beside)
     return folder
@@ -47,7 +47,7 @@ def _write_files(inspection: Inspection, folder: Path) -> None:
 
 
 def _store_answer(answer: Answer, inspection: Inspection, folder: Path) -> dict[str, Any]:
-    """Write the small picture of an answer, and return the answer in plain values."""
+    """Store the small picture of an answer, and return the answer in plain values."""
     picture = answer_picture(answer.term, inspection.parts, inspection.config)
     name = f"answer-{answer.term}"
     if picture is not None:
@@ -63,7 +63,7 @@ def begin_folder(folder: Path, run: dict[str, Any]) -> None:
 
 
 def store_part(part: Part, folder: Path) -> dict[str, Any]:
-    """Write the tables and figures of a part, and return the rest of it in plain values."""
+    """Store the tables and figures of a part, and return the rest of it in plain values."""
     tables = {}
     for title, table in part.tables.items():
         name = re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
@@ -95,7 +95,7 @@ def _store_chart(chart: Chart, folder: Path) -> None:
 
 
 def _plain(record: dict[str, Any]) -> dict[str, Any]:
-    """Return a record to store as JSON; numbers that are not finite become None."""
+    """Return a record of an inspection to store as JSON; non-finite numbers become None."""
     return {
         key: None if isinstance(value, float) and not math.isfinite(value) else value
         for key, value in record.items()

@@ -99,7 +99,7 @@ def _read_info(run: _Run, info: dict[str, Any]) -> None:
 
 
 def _label(runs: list[_Run]) -> None:
-    """Name the runs of one experiment by what distinguishes them."""
+    """Name a tab's run of an experiment by what distinguishes it from the others."""
     several = len({run.seed for run in runs}) > 1
     for run in runs:
         run.label += f", seed {run.seed}" if several else ""

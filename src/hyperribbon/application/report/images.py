@@ -24,7 +24,7 @@ def data_uri(kind: str, content: bytes) -> str:
 
 
 def stored_pictures(folder: Path) -> list[Picture]:
-    """Return a run's figures: name.svg, name.png and name.plotly.json belong together.
+    """Return a run's images for the report: name.svg, name.png and name.plotly.json.
 
     Args:
         folder: The run's figures.
@@ -48,7 +48,7 @@ def _read_picture(name: str, files: dict[str, Path]) -> Picture:
 
 
 def _read_chart(path: Path | None) -> str | None:
-    """Return a report's stored plotly figure as JSON; None where it is not one."""
+    """Return a report image's plotly figure as JSON; None where it is not one."""
     if path is None:
         return None
     try:
@@ -60,7 +60,7 @@ def _read_chart(path: Path | None) -> str | None:
 
 
 def _read_image(files: dict[str, Path]) -> str | None:
-    """Return the SVG as a data URI, or the PNG if that is much smaller or the SVG is damaged."""
+    """Return an SVG image as a data URI, or the PNG if much smaller or the SVG is damaged."""
     found = {}
     for kind, end in (("svg", b"</svg>"), ("png", b"IEND\xaeB`\x82")):
         path = files.get(f".{kind}")

@@ -159,7 +159,7 @@ def _fill_answers(summary: Section, content: dict[str, Any], folder: Path) -> No
 
 
 def _fill_statistics(summary: Section, content: dict[str, Any], folder: Path) -> None:
-    """Add the numbers at fixed samples and directions, and those that were skipped for time."""
+    """Add an inspection's numbers at fixed samples to its report, and those that were skipped."""
     rows = [
         [str(q["name"]), f"{q['samples']:,}", _value(q), str(q["certainty"])]
         for q in content.get("statistics", {}).values()
@@ -238,7 +238,7 @@ def _read_table(path: Path, title: str) -> Table:
 
 
 def _part_section(name: str, parts: dict[str, _Part], *, many: bool) -> Section:
-    """Return the section of one part, with every inspection that has it.
+    """Return the report's section of one part, with every inspection that has it.
 
     Args:
         name: Name of the part.
@@ -267,7 +267,7 @@ def _part_section(name: str, parts: dict[str, _Part], *, many: bool) -> Section:
 
 
 def _side_by_side(name: str, numbers: dict[str, dict[str, list[str]]]) -> Table:
-    """Return the numbers of several inspections, one column each, from their rows by label."""
+    """Return the numbers of several inspections side by side, from their rows by label."""
     names = {key: row[0] for found in numbers.values() for key, row in found.items()}
     rows = [
         [title, *(found[key][1] if key in found else "–" for found in numbers.values())]
@@ -290,7 +290,7 @@ def _error(quantity: dict[str, Any]) -> str:
 
 
 def _shorten(cell: str) -> str:
-    """Return a number of a CSV file with five digits; other text as it is."""
+    """Return a number of a stored inspection's CSV file with five digits; other text as it is."""
     try:
         number = float(cell)
     except ValueError:

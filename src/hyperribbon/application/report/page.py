@@ -21,7 +21,7 @@ DAMAGE = (
 
 
 def regular(path: Path) -> Path:
-    """Return the path of a regular file to read for the page; never a pipe.
+    """Return the path of a regular file to read for the report page; never a pipe.
 
     Raises:
         FileNotFoundError: It is something else, or missing.
@@ -145,7 +145,7 @@ class ClaimRow:
 
 
 def _details(claim: Claim) -> list[tuple[str, str]]:
-    """Return the parts of a claim that its row hides until it is opened."""
+    """Return the parts of a claim that the report page hides until its row is opened."""
     inside = "".join("✓" if good else "✗" for good in claim.by_seed)
     seeds = ", ".join(format_number(value) for value in claim.seeds)
     parts = {
@@ -246,7 +246,7 @@ def format_number(value: float, digits: int = 4) -> str:
 
 
 def distinct_labels(names: Sequence[str], fallbacks: Sequence[str]) -> list[str]:
-    """Return distinct labels for a page: names, with fallbacks where they are not unique.
+    """Return distinct labels for the report page: names, with fallbacks where needed.
 
     >>> distinct_labels(["a", "b", "b"], ["1", "2", "3"])
     ['a', 'b (2)', 'b (3)']
@@ -258,7 +258,7 @@ def distinct_labels(names: Sequence[str], fallbacks: Sequence[str]) -> list[str]
 
 
 def flatten(tree: Any, prefix: str = "") -> list[tuple[str, str]]:
-    """Return nested settings as rows of a page's table: a dotted name and a text.
+    """Return nested settings as rows of a table on the report page.
 
     >>> flatten({"a": {"b": 1}, "c": [1, 2]})
     [('a.b', '1'), ('c', '1, 2')]
@@ -285,7 +285,7 @@ def _format_band(low: float, high: float) -> str:
 
 
 def _band_digits(low: float, high: float) -> int:
-    """Return how many digits distinguish the edges of a band."""
+    """Return how many digits distinguish the edges of a band on the report page."""
     if not (math.isfinite(low) and math.isfinite(high)) or low == high:
         return 4
     return min(max(4, 2 - math.floor(math.log10((high - low) / max(abs(low), abs(high))))), 12)

@@ -128,7 +128,7 @@ def _row(label: str, table: pd.DataFrame, metrics: list[str]) -> list[str]:
 
 
 def _render(chart: Chart) -> Picture:
-    """Return a trajectory's chart as a picture, static and interactive."""
+    """Return a trajectory's chart in the report as a picture, static and interactive."""
     buffer = BytesIO()
     with mpl.rc_context(STYLE):
         draw(chart).savefig(buffer, format="svg", metadata={"Date": None})

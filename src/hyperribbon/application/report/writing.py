@@ -73,7 +73,7 @@ def write_report(
 
 
 def render(page: Page) -> str:
-    """Write the report page as HTML text."""
+    """Write the HTML text of a report."""
     environment = Environment(
         loader=PackageLoader("hyperribbon.application.report"),
         autoescape=True,
@@ -129,12 +129,12 @@ def _folders(path: Path) -> list[Path]:
 
 
 def _script_json(text: str) -> Markup:
-    """Return JSON text to write into a report's script element."""
+    """Write JSON text for a script element of a report."""
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028"))
 
 
 def _hash(script: str) -> str:
-    """Return the name by which the page's policy allows a script: no other runs."""
+    """Return the hash by which a written report's policy allows a script: no others run."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 

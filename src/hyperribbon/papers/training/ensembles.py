@@ -80,7 +80,7 @@ class Ensemble:
         return len(self.members)
 
     def __iter__(self) -> Iterator[Member]:
-        """Iterate over the members."""
+        """Iterate over the ensemble's members."""
         return iter(self.members)
 
     def __getitem__(self, index: int) -> Member:
@@ -354,7 +354,7 @@ def _save_epoch(folder: Path, epoch: int, parts: Mapping[str, Any]) -> None:
 
 
 def _load_epoch(folder: Path, parts: Mapping[str, Any]) -> int:
-    """Restore an ensemble's newest state; return the number of epochs done."""
+    """Restore the newest state of an ensemble's training; return the number of epochs done."""
     names = (path.name for path in folder.glob("state/epoch-*.safetensors"))
     newest = max((int(name.split("-")[1]) for name in names), default=0)
     if newest:
@@ -406,13 +406,13 @@ class _Snapshots:
             )
 
     def recorder(self) -> Recorder | None:
-        """Return what keeps the state after the last epoch, to resume the training from."""
+        """Return what keeps an ensemble's state after the last epoch, to resume from."""
         if self.trajectory is None:
             return None
         return Recorder(self.trajectory.folder / "resume", "1ep", weights=False, resume=True)
 
     def read_result(self) -> TrainingResult | None:
-        """Return the result of a member that was finished earlier."""
+        """Return the result of an ensemble's member that was finished earlier."""
         if self.trajectory is None or "history" not in self.trajectory.about:
             return None
         history = {n: np.array(v) for n, v in self.trajectory.about["history"].items()}
@@ -420,7 +420,7 @@ class _Snapshots:
         return TrainingResult(*states, history, self.steps[-1])
 
     def finish(self, name: str, seed: int, result: TrainingResult) -> Member:
-        """Complete a member's trajectory and return the member of the ensemble."""
+        """Complete the trajectory of an ensemble's member and return the member."""
         if self.trajectory is not None:
             if not (self.trajectory.folder / "manifest.json").is_file():
                 history = {n: values.tolist() for n, values in result.history.items()}
@@ -459,7 +459,7 @@ def _can_batch(model: nn.Module) -> bool:
 
 
 def _should_batch(models: Sequence[nn.Module], data: Any) -> bool:
-    """Whether to train members together: on pairs of tensors, if that is faster.
+    """Whether to train an ensemble's members together: on pairs of tensors, if that is faster.
 
     On a CPU, a batched convolution becomes a grouped one, which is slower than separate ones.
 

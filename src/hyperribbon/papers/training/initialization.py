@@ -24,7 +24,7 @@ _SCHEMES = ("torch", "glorot", *_GAUSSIAN_GAINS)
 def build(
     make: Callable[[], nn.Module], generator: torch.Generator, init: Init = "torch"
 ) -> nn.Module:
-    """Return the model `make()`, its initialization drawn from `generator`.
+    """Return the model `make()` with an initialization drawn from `generator`.
 
     The module is built on the meta device first, so its constructors draw no random numbers.
 
@@ -45,7 +45,7 @@ def build(
 )
 @torch.no_grad()
 def initialize(model: nn.Module, generator: torch.Generator, init: Init = "torch") -> None:
-    """Initialize every weight of a model in place.
+    """Apply an initialization to every weight of a model, in place.
 
     Args:
         model: Made of linear, convolutional, normalisation and embedding layers; other modules

@@ -267,7 +267,7 @@ def make_architecture(
 
 
 def _scale(units: int, width: float) -> int:
-    """Return `width` times as many units, a multiple of four (for groups and heads)."""
+    """Return `width` times as many units of a model, a multiple of four (for groups and heads)."""
     return max(4, 4 * round(units * width / 4))
 
 

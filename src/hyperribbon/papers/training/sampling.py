@@ -19,13 +19,13 @@ _SIZE = 128  # default mini-batch size
 
 
 def size_of_batches(argument: str, value: Any) -> int | str | None:
-    """Check a mini-batch size: a number of samples, None for all of them, or "auto"."""
+    """Check the mini-batch size to sample: a number, None for all samples, or "auto"."""
     is_auto = isinstance(value, str) and value == "auto"
     return value if value is None or is_auto else count(argument, value)
 
 
 def steps_per_epoch(samples: int, batch_size: int) -> int:
-    """Return the number of mini-batches per epoch; the last may be short."""
+    """Return the number of mini-batches that sampling makes of an epoch; the last may be short."""
     return -(-samples // batch_size)
 
 
@@ -67,7 +67,7 @@ class Minibatches:
             self.length = steps_per_epoch(self._samples, self.size)
 
     def indices(self, epoch: int, seed: int) -> tuple[torch.Tensor, ...]:
-        """Return the sample indices of every mini-batch of an epoch."""
+        """Return the sample indices of every mini-batch that sampling draws for an epoch."""
         assert self._samples is not None
         how = {"scheme": self._scheme, "seed": seed, "epoch": epoch}
         return epoch_batches(self._samples, self.size, **how)
@@ -94,7 +94,7 @@ class Minibatches:
 def epoch_batches(
     samples: int, batch_size: int, *, scheme: str, seed: int, epoch: int
 ) -> tuple[torch.Tensor, ...]:
-    """Return the sample indices of every mini-batch of one epoch.
+    """Sample an epoch: return the sample indices of every mini-batch.
 
     They depend only on (seed, epoch), so training can resume at any step.
 

@@ -204,7 +204,7 @@ def _first_layer(inputs: int, hidden: int) -> np.ndarray:
 
 
 def _two_layers(values: Values) -> tuple[np.ndarray, np.ndarray]:
-    """Fluctuations page: squared singular values of W₁ and variances of W₂ along its modes."""
+    """Fluctuations page: singular values of W₁, squared, and variances of W₂ along its modes."""
     hidden = max(2, round(values["share"] * values["N_i"]))
     D1 = (values["scale"] * _first_layer(values["N_i"], hidden)) ** 2
     variances = theory.second_layer_variances(D1, values["D2"], values["lr"], values["S"], 1.0)

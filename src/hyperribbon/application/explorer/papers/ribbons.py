@@ -174,7 +174,7 @@ PAGE = TheoryPage(
 
 
 def connect_data(app: Dash) -> None:
-    """Set the ribbon page's sliders from a click on the diagram, a data set, or an upload."""
+    """Set the ribbon page's sliders by a click on its diagram, a data set, or an upload."""
     sliders = {control.name: control for control in _CONTROLS}
     slope = Output("ribbons-c", "value", allow_duplicate=True)
 

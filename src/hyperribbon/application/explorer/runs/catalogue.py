@@ -40,17 +40,17 @@ class Entry:
 
     @property
     def label(self) -> str:
-        """The displayed name of a catalogued run."""
+        """The displayed name of a catalogue entry."""
         return self.folder.resolve().name if self.name == "." else self.name
 
     @property
     def shown_kind(self) -> str:
-        """The displayed kind of a catalogued run."""
+        """The displayed kind of a catalogue entry."""
         return "recording" if self.kind == "trajectory" else self.kind
 
     @cached_property
     def damage(self) -> str:
-        """Why the run cannot be shown; empty if it can."""
+        """Why a catalogue entry cannot be shown; empty if it can."""
         try:
             _ = self.info, self.claims, self.reading, self.code()
         except UNREADABLE as error:
@@ -59,23 +59,23 @@ class Entry:
 
     @cached_property
     def info(self) -> dict[str, Any]:
-        """Title, configuration and environment of a catalogued run."""
+        """Title, configuration and environment of a catalogue entry."""
         found = self._read("run.json", dict, {"title": self.label, "config": {}})
         return {**found, "title": str(found.get("title", self.label))}
 
     @cached_property
     def claims(self) -> list[dict[str, Any]]:
-        """Judged claims of a catalogued experiment."""
+        """Judged claims of a catalogue entry that is an experiment."""
         return [_claim(claim) for claim in self._read("claims.json", list, [])]
 
     @cached_property
     def reading(self) -> list[str]:
-        """Summary sentences of a catalogued inspection."""
+        """Summary sentences of a catalogue entry that is an inspection."""
         found = self._read("inspection.json", dict, {"reading": []})
         return [str(sentence) for sentence in found["reading"]]
 
     def _read(self, name: str, kind: type, absent: Any) -> Any:
-        """Read a JSON file of a catalogued run."""
+        """Read a JSON file of a catalogue entry."""
         path = self._inside(self.folder / name)
         if not path.is_file():
             return absent
@@ -87,7 +87,7 @@ class Entry:
         return found
 
     def _inside(self, path: Path) -> Path:
-        """Return a path after checking that it stays in the run's folder and is not too large."""
+        """Return a path of a catalogue entry after checking that it stays inside, and its size."""
         if not path.resolve().is_relative_to(self.folder.resolve()):
             raise ArgumentError(
                 "run", path.name, "it points outside the run's folder", "Remove it."
@@ -99,7 +99,7 @@ class Entry:
         return path
 
     def figures(self) -> dict[str, go.Figure]:
-        """Return a catalogued run's interactive figures by title, or by name if untitled."""
+        """Return a catalogue entry's interactive figures by title, or by name if untitled."""
         parts = self._read("inspection.json", dict, {"parts": []})["parts"]
         titles = {
             str(chart["name"]): str(chart["title"]) for part in parts for chart in part["charts"]
@@ -117,7 +117,7 @@ class Entry:
         }
 
     def images(self) -> dict[str, str]:
-        """Return a catalogued run's static figures without an interactive version, as data URIs."""
+        """Return a catalogue entry's figures without an interactive version, as data URIs."""
         folder = self.folder / "figures"
         interactive = {p.name.removesuffix(".plotly.json") for p in folder.glob("*.plotly.json")}
         pictures = [p for p in sorted(folder.glob("*.png")) if p.stem not in interactive]
@@ -128,7 +128,7 @@ class Entry:
         }
 
     def code(self) -> str:
-        """Return Python code that reproduces or opens this run."""
+        """Return Python code that reproduces or opens a catalogue entry."""
         info = self.info
         if self.kind == "experiment":
             seed = info.get("environment", {}).get("seed", 0)
@@ -156,11 +156,11 @@ class Entry:
         )
 
     def trajectory(self) -> Trajectory | None:
-        """Return the trajectory of a recorded run."""
+        """Return the trajectory of a catalogue entry that is a recorded run."""
         return Trajectory.open(self.folder) if self.kind == "trajectory" else None
 
     def curves(self) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-        """Return a catalogued inspection's pruning curves: fractions and accuracies by name."""
+        """Return the pruning curves of a catalogue entry: fractions and accuracies by name."""
         path = self._inside(self.folder / "figures" / "fractions.plotly.json")
         if not path.is_file():
             return {}
@@ -172,21 +172,21 @@ class Entry:
 
 
 def _claim(given: Any) -> dict[str, Any]:
-    """Return a catalogued claim as strings, with the measured value as a number or None."""
+    """Return a catalogue entry's claim as strings, the measured value as a number or None."""
     measured = given["measured"]
     texts = {name: str(given[name]) for name in ("verdict", "place", "reading", "why")}
     return {**texts, "measured": None if measured is None else float(measured)}
 
 
 def _numbers(values: Any) -> np.ndarray:
-    """Return a list in a catalogued figure, or plotly's base64 form of it, as an array."""
+    """Return numbers of a catalogue entry's figure, a list or plotly's base64, as an array."""
     if isinstance(values, dict):
         return np.frombuffer(base64.b64decode(values["bdata"]), values["dtype"]).astype(float)
     return np.asarray(values, float)
 
 
 def find_entries(store: Path) -> dict[str, Entry]:
-    """Return the complete runs in a folder, by name; "." is the folder itself."""
+    """Return the catalogue of a folder: its complete runs by name; "." is the folder itself."""
     depths = ("", "*/", "*/*/", "*/*/*/")
     for path in (path for depth in depths for path in store.glob(f"{depth}.committed")):
         finish_save(path.parent)

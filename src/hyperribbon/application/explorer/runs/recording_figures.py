@@ -21,7 +21,7 @@ _NO_CHART = (".limit", ".error", ".samples", ".residual", ".products")
 
 
 def series(trajectory: Trajectory, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps and values of a recorded metric where it was measured; a vector's first entry.
+    """Return steps and values of a metric for a recording's figure; a vector's first entry.
 
     Very long series are subsampled.
     """
@@ -33,12 +33,12 @@ def series(trajectory: Trajectory, name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _first(values: np.ndarray) -> np.ndarray:
-    """Return the first entry of a recorded metric, record by record."""
+    """Return the first entry of a metric for a recording's figure, record by record."""
     return values.reshape(len(values), -1)[:, 0] if values.size else np.full(len(values), np.nan)
 
 
 def draw_spectra(trajectory: Trajectory) -> dict[str, Drawing]:
-    """Return a heat map over training for every vector-valued metric."""
+    """Draw the heat maps of a recording, one per vector-valued metric."""
     found = {name: trajectory.metric(name) for name in trajectory.metric_names()}
     return {
         f"{name} over training": draw_spectrum(trajectory, name)
@@ -48,7 +48,7 @@ def draw_spectra(trajectory: Trajectory) -> dict[str, Drawing]:
 
 
 def draw_spectrum(trajectory: Trajectory, name: str) -> Drawing:
-    """Return a heat map of a vector-valued metric over training."""
+    """Draw a heat map of a recording's vector-valued metric."""
     values = trajectory.metric(name)
     rows = np.flatnonzero(np.isfinite(values).any(axis=1))[-_MOST_POINTS:]
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -67,7 +67,7 @@ def draw_spectrum(trajectory: Trajectory, name: str) -> Drawing:
 
 
 def draw_metrics(trajectories: Mapping[str, Trajectory]) -> dict[str, Drawing]:
-    """Return one figure per metric with every run that has it.
+    """Draw the figures of recordings: one per metric, with every run that has it.
 
     For vector-valued metrics, the first entry is drawn. A limit is drawn with the metric that it
     bounds; solver errors appear only in the table.
@@ -100,7 +100,7 @@ def draw_metric(
     title: str,
     colors: Sequence[str] = COLORS,
 ) -> Drawing:
-    """Return a metric over training, dashed the stability limit where it was recorded.
+    """Draw the figure of a recorded metric, dashed the stability limit where there is one.
 
     Args:
         trajectories: Runs by the name in the legend.
@@ -132,7 +132,7 @@ def draw_metric(
 
 
 def has_path(trajectory: Trajectory) -> bool:
-    """Return whether a recording has enough predictions to draw the trajectory."""
+    """Return whether a recording has enough predictions for a figure of the trajectory."""
     recorded = all(record.has_predictions for record in trajectory)
     return len(trajectory) >= 4 and recorded and trajectory.has_probabilities
 
@@ -152,7 +152,7 @@ def point_colors(trajectory: Trajectory) -> dict[str, np.ndarray]:
 
 
 def draw_embedding(trajectory: Trajectory, color: str, most: int = _MOST_RECORDS) -> Drawing:
-    """Return the inPCA embedding of the recorded predictions in three dimensions.
+    """Draw the figure of a recording's predictions: their inPCA embedding in three dimensions.
 
     Args:
         trajectory: A recorded run with predictions.

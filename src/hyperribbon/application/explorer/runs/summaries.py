@@ -62,7 +62,7 @@ class RunSummary:
 
     @property
     def date(self) -> str:
-        """Time of the run's last change for its summary, in local time."""
+        """Time of the last change, in local time, that a run's summary shows."""
         return datetime.fromtimestamp(self.when).strftime("%Y-%m-%d %H:%M")
 
     def matches(self, text: str, choice: str) -> bool:
@@ -75,7 +75,7 @@ class RunSummary:
 
 
 def summarize(entry: Entry) -> RunSummary:
-    """Return the summary of a run; its files are read again only when they have changed."""
+    """Return the summary of a run for the explorer; files are read again only after a change."""
     changed, size = _files(entry.folder)
     state = read_status(entry.folder)["state"] if entry.kind == "trajectory" else "finished"
     return _summarize(entry.name, entry.kind, entry.folder, state, changed, size)
@@ -109,7 +109,7 @@ def _summarize(
 
 
 def count_claims(claims: list[dict[str, Any]]) -> str:
-    """Return how many claims hold, of those that could be judged at this scale.
+    """Return for a run's summary how many claims hold, of those judged at this scale.
 
     >>> count_claims([{"verdict": "holds"}, {"verdict": "fails"}, {"verdict": "not comparable"}])
     '1 of 2 claims hold, 1 not comparable at this scale'
@@ -125,7 +125,7 @@ def count_claims(claims: list[dict[str, Any]]) -> str:
 
 
 def _last_values(trajectory: Trajectory) -> dict[str, float | str]:
-    """Return settings of a recording, and the last finite value of each of its numbers."""
+    """Return for a recording's summary its settings and each number's last finite value."""
     config = trajectory.about.get("config", trajectory.about.get("settings"))
     found: dict[str, float | str] = {
         str(name): value
@@ -141,7 +141,7 @@ def _last_values(trajectory: Trajectory) -> dict[str, float | str]:
 
 
 def _measured(entry: Entry) -> dict[str, float | str]:
-    """Return settings and main numbers of a stored inspection."""
+    """Return for a stored inspection's summary its settings and main numbers."""
     stored = entry._read("inspection.json", dict, {"parts": []})
     numbers = {
         str(quantity["key"]): quantity["value"]
@@ -156,7 +156,7 @@ def _measured(entry: Entry) -> dict[str, float | str]:
 
 
 def sharpness_name(trajectory: Trajectory) -> str | None:
-    """Return the name of the sharpness metric, or else of the leading eigenvalues."""
+    """Return which metric a summary calls sharpness, or else the leading eigenvalues."""
     names = trajectory.metric_names()
     if "sharpness" in names:
         return "sharpness"

@@ -36,7 +36,7 @@ _SIGNS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.
 
 
 def matches(row: Mapping[str, Any], text: str) -> bool:
-    """Return whether a row of the runs' table satisfies a filter: every comparison and word.
+    """Return whether a row of the table of runs satisfies a filter: every comparison and word.
 
     >>> matches({"run": "b", "accuracy": 0.93}, "accuracy > 0.9")
     True
@@ -58,7 +58,7 @@ def matches(row: Mapping[str, Any], text: str) -> bool:
 
 
 def smooth(values: np.ndarray, weight: float) -> np.ndarray:
-    """Return a run's smoothed curve s ← w·s + (1 − w)·v, without bias at the start.
+    """Smooth a curve of the table of runs by s ← w·s + (1 − w)·v, without bias at the start.
 
     >>> smooth(np.array([1.0, 1.0, 4.0]), 0.5).round(3).tolist()
     [1.0, 1.0, 2.714]
@@ -219,7 +219,7 @@ class TablePage:
             }
 
     def _compared(self, first: Entry, second: Entry) -> tuple[Comparison, str, str]:
-        """Compare the last weights of two recordings by `hr.compare`."""
+        """Compare the last weights of two recordings ticked in the table by `hr.compare`."""
         from rich.console import Console
 
         from hyperribbon.application.inspection import compare
@@ -237,7 +237,7 @@ class TablePage:
         return {name: _values(summary) for name, summary in found.items()}
 
     def _columns(self, rows: Mapping[str, Mapping[str, Any]]) -> list[str]:
-        """Return the columns that some run has, the most asked for first."""
+        """Return the columns of the table of runs, the most asked for first."""
         there = dict.fromkeys(name for row in rows.values() for name in row)
         fixed = [name for name in ("run", "kind", "state", "date") if name in there]
         first = [name for name in _FIRST if name in there]
@@ -297,7 +297,7 @@ def _comparison(entries: list[Entry]) -> list[Any]:
 
 
 def _how_to_compare(first: Entry, second: Entry) -> list[Any]:
-    """Say how to compare two recordings where the explorer does not know their model."""
+    """Explain below the table how to compare two recordings of an unknown model."""
     call = f"hr.compare({str(first.folder)!r}, {str(second.folder)!r}, loss, data, model=model)"
     command = "hyperribbon explore RUNS --model mymodel.py:make"
     return [
@@ -307,7 +307,7 @@ def _how_to_compare(first: Entry, second: Entry) -> list[Any]:
 
 
 def _verdict(found: Comparison, first: str, second: str) -> list[Any]:
-    """Return the sentences and the table of a comparison."""
+    """Return the sentences and numbers of a comparison, to be shown below the table of runs."""
     heads = ["", first, second, "difference", "95% interval"]
     rows = []
     for entry in found.differences:

@@ -209,7 +209,7 @@ def _path(axes: Axes, numbers: Numbers, parts: Parts, config: Mapping[str, Any])
 
 
 def _mark(parts: Parts, name: str, kind: type[Any]) -> Any:
-    """Return the first mark of a kind in the chart behind an answer's picture."""
+    """Return the first mark of a kind in the chart that an answer's picture shows."""
     charts = (chart for part in parts.values() for chart in part.charts if chart.name == name)
     return next((mark for chart in charts for mark in chart.marks if isinstance(mark, kind)), None)
 

@@ -96,7 +96,7 @@ class Reference:
         return f"{low} or more" if inf in found else f"{low} to {high}"
 
     def describe(self, kind: str, parameters: int, accuracy: float | None) -> str:
-        """Return a sentence on the networks whose range is called usual."""
+        """Return a sentence on the reference networks whose range is called usual."""
         similar = self.similar(kind, parameters, accuracy)
         sizes = sorted(network["parameters"] for network in similar)
         scores = sorted(network["accuracy"] for network in similar)
@@ -107,7 +107,7 @@ class Reference:
 
 
 def usual_range(statistic: str, networks: Sequence[dict[str, Any]]) -> tuple[float, float] | None:
-    r"""Return the range in which nine in ten networks like these have a statistic, or None.
+    r"""Return the range in which nine in ten reference networks have a statistic, or None.
 
     $$\bar y \pm t_{m-1}\, s\, \sqrt{1 + 1/m}$$
 

@@ -50,7 +50,7 @@ class Answer:
 
     @property
     def text(self) -> str:
-        """All sentences of the answer in one paragraph."""
+        """All sentences of an answer in one paragraph."""
         return " ".join(filter(None, (self.finding, self.beside)))
 
     @property
@@ -61,7 +61,7 @@ class Answer:
 
 
 def answers(numbers: Numbers, kind: str, config: Mapping[str, Any]) -> list[Answer]:
-    """Return at most six answers, from the numbers that were measured."""
+    """Write at most six answers in sentences, from the numbers that were measured."""
     reference, like = Reference.stored(), _like(numbers, kind, config)
 
     def usual(statistic: str, format: str = "") -> str:
@@ -72,14 +72,14 @@ def answers(numbers: Numbers, kind: str, config: Mapping[str, Any]) -> list[Answ
 
 
 def describe_usual(numbers: Numbers, kind: str, config: Config) -> str:
-    """Return a sentence on the networks whose range is called usual; "" where none is."""
+    """Write the sentence on the networks whose range is called usual; "" where none is."""
     if not any(answer.usual for answer in answers(numbers, kind, config)):
         return ""
     return Reference.stored().describe(*_like(numbers, kind, config))
 
 
 def _like(numbers: Numbers, kind: str, config: Config) -> tuple[str, int, float | None]:
-    """Return the kind, size and accuracy that similar networks share; size 0 for no network."""
+    """Return for a sentence the kind, size and accuracy that similar networks share."""
     accuracy = numbers.get("model.accuracy")
     size = int(config.get("parameters", 0)) if config.get("is_like_reference") else 0
     return kind, size, None if accuracy is None else accuracy.value

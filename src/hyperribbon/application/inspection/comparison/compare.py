@@ -71,7 +71,7 @@ class _Stored:
 
 
 def is_inspection(given: Any) -> bool:
-    """Whether something is an inspection, or the folder of a stored one."""
+    """Whether a side of a comparison is an inspection, or the folder of a stored one."""
     if isinstance(given, Inspection):
         return True
     if not isinstance(given, str | Path):
@@ -81,7 +81,7 @@ def is_inspection(given: Any) -> bool:
 
 
 def compare_inspections(a: Any, b: Any, names: tuple[str, str]) -> Comparison:
-    """Return the differences of what two inspections have in common.
+    """Compare two inspections: return the differences of what they have in common.
 
     Each statistic is taken on the most samples that both have it of, which are the same samples
     where data and seed are. The two standard errors over samples are added in squares, as if the
@@ -158,7 +158,7 @@ def _read_inspection(argument: str, given: Any) -> _Stored:
 
 
 def _difference(a: Mapping[str, Any], b: Mapping[str, Any], samples: int) -> Difference:
-    """Return one statistic of both; without errors over samples its standard error is not known."""
+    """Compare one statistic of two inspections; without errors over samples there is no error."""
     known = all("standard error over samples" in entry["certainty"] for entry in (a, b))
     errors = [nan if entry["error"] is None else entry["error"] for entry in (a, b)]
     first, second = (nan if entry["value"] is None else entry["value"] for entry in (a, b))
@@ -285,7 +285,7 @@ def compare(
 
 
 def _check_apart(subject: Subject, mode: str | None) -> None:
-    """Raise when the loss of samples is not the mean of the losses of groups of them."""
+    """Raise when networks cannot be compared by groups: the loss is no mean over them."""
     if not subject.risk.must_be_whole:
         return
     remedy = "Compare inspections: hr.compare(hr.inspect(a, …), hr.inspect(b, …))."
@@ -397,7 +397,7 @@ class _Measured:
 
 
 def _measured(found: Any, device: torch.device) -> _Measured:
-    """Return a measurement that may have been read from a folder."""
+    """Return an inspection to compare, which may have to be read from a folder."""
     if isinstance(found, _Measured):
         return found
     return _Measured(

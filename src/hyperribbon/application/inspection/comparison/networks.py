@@ -147,7 +147,7 @@ PROBES = 16
 
 
 def magnitudes(side: Side) -> torch.Tensor:
-    """Return D = |θ| (P,), for the adaptive sharpness λ_max(DHD) of Kwon et al. (2021).
+    """Return D = |θ| (P,), for the adaptive sharpness λ_max(DHD) that networks are compared by.
 
     A positive factor on any weight that another weight takes back leaves it unchanged: with
     θ' = Tθ and H' = T⁻¹HT⁻¹ for a diagonal T, D'H'D' = DHD. So it is for ReLU units whose incoming
@@ -157,7 +157,7 @@ def magnitudes(side: Side) -> torch.Tensor:
 
 
 def filter_norms(side: Side) -> torch.Tensor:
-    """Return D (P,) with the norm of each weight's filter, as Li et al. (2018) scale directions.
+    """Return D (P,) with each weight's filter norm, by which networks are compared.
 
     The filter of a matrix or a convolution is the row of weights of one output; a bias or a scale
     counts by its own magnitude. λ_max(DHD) does not change when whole layers are scaled.
@@ -167,7 +167,7 @@ def filter_norms(side: Side) -> torch.Tensor:
 
 
 def relative_flatness(side: Side, seed: int) -> np.ndarray:
-    """Return (WR)ᵀ G (WR), summed over layers, for each group and random R: (G, probes).
+    """Return (WR)ᵀ G (WR) of a compared network, for each group and random R: (G, probes).
 
     R is a matrix of independent standard normals, so that W moves in proportion to itself, and G
     the Gauss-Newton matrix. The expectation is Σ_{s,s'} ⟨w_s, w_s'⟩ Tr G_{s,s'} over the rows of W,
@@ -309,7 +309,7 @@ def compare_predictions(a: Side, b: Side) -> tuple[list[Shared], str]:
 
 
 def same_function(a: Side, b: Side) -> bool:
-    """Whether two networks' outputs are equal but for rounding on all samples."""
+    """Whether two compared networks' outputs are equal but for rounding on all samples."""
     pairs = _pairs(a, b)
     if pairs is None or any(p.shape != q.shape for p, q, _ in pairs):
         return False
@@ -318,7 +318,7 @@ def same_function(a: Side, b: Side) -> bool:
 
 
 def pruned_losses(a: Side, b: Side) -> list[Difference]:
-    """Return the loss after the smallest weights of each network are removed, by their share."""
+    """Return the loss of each compared network without its smallest weights, by their share."""
     found = []
     for removed in REMOVED:
         key, name = f"pruned.{removed:g}", f"loss without the {removed:.0%} smallest weights"
@@ -346,7 +346,7 @@ def compare_weights(a: Side, b: Side, bases: Sequence[torch.Tensor]) -> tuple[li
 
 
 def _pairs(a: Side, b: Side) -> list[tuple[torch.Tensor, torch.Tensor, Any]] | None:
-    """Return both networks' outputs and the targets, sample by sample."""
+    """Return two compared networks' outputs and the targets, sample by sample."""
     if any(isinstance(side.subject.risk.loss, OwnLoss) for side in (a, b)):
         return None
     first, second = (

@@ -65,7 +65,7 @@ class DeclinedError(ArgumentError):
 
 
 def why_not(error: Exception) -> str:
-    """Return why a measurement gave up before or within its time: not defined, no memory; or ""."""
+    """Return why a measurement gave up before the clock ran out: not defined, no memory; or ""."""
     return error.reason if isinstance(error, DeclinedError) else lacking_room(error)
 
 
@@ -132,7 +132,7 @@ class InterruptibleRisk(Risk):
     clock = Clock()
 
     def chunks(self, kind: str = "vjp") -> Iterator[Chunk]:
-        """Yield the data in chunks while the clock has time left."""
+        """Yield the data of an interruptible risk in chunks while the clock has time left."""
         self.check_in()
         began = time.monotonic()
         for chunk in super().chunks(kind):
@@ -148,7 +148,7 @@ class InterruptibleRisk(Risk):
             self.clock.check()
 
     def release(self) -> None:
-        """Free the memory of the graphs; the next pass over the data builds them again."""
+        """Free the memory of an interruptible risk's graphs; the next pass builds them again."""
         self._kept = type(self._kept)()
 
     def holds(self, samples: int) -> bool:

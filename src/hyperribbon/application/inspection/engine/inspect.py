@@ -42,7 +42,7 @@ from hyperribbon.recording.trajectory import Trajectory
 
 
 def find_measurements() -> tuple[Measurement, ...]:
-    """Return the `MEASUREMENTS` of every file of `inspection/parts`, in order."""
+    """Find what `inspect` measures: the `MEASUREMENTS` of every file of `inspection/parts`."""
     modules = [import_module(f"{parts.__name__}.{m.name}") for m in iter_modules(parts.__path__)]
     found = [entry for module in modules for entry in getattr(module, "MEASUREMENTS", ())]
     return tuple(sorted(found, key=lambda entry: entry.order))
@@ -188,7 +188,7 @@ def inspect(
 
 
 def _is_like_reference(level: Level | None) -> bool:
-    """Whether a model is measured as the reference networks are: all weights, cross-entropy."""
+    """Whether `inspect` measures as the reference networks were: all weights, cross-entropy."""
     if level is None:
         return False
     subject = level.subject
@@ -200,7 +200,7 @@ def _is_like_reference(level: Level | None) -> bool:
 
 
 def _where(subject: Subject, parts: list[Part], samples: int) -> str:
-    """Return which samples an inspection's numbers are of; each says its own, where they differ."""
+    """Return which samples the numbers of `inspect` are of; each names its own if they differ."""
     counts = {quantity.samples for part in parts for quantity in part.quantities} - {0}
     few, most = min(counts, default=samples), max(counts, default=samples)
     return subject.where(most) + (" (fewer where stated)" if few < most else "")
@@ -219,7 +219,7 @@ def _show_plan(console: Console, plan: InspectionPlan, title: str) -> None:
 
 
 def _rule(optimizer: Any, model: nn.Module) -> tuple[UpdateRule | None, str]:
-    """Return the optimiser's update rule, or why its stability limit is not known."""
+    """Return for `inspect` the optimiser's update rule, or why its stability limit is not known."""
     if optimizer is None:
         return None, "pass optimizer= (or a learning rate) to have it"
     try:

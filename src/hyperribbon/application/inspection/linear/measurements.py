@@ -39,7 +39,7 @@ def leading_eigenvalues(
     memory: float | None = None,
     should_stop: Callable[[], bool | None] | None = None,
 ) -> np.ndarray:
-    """Return the k largest eigenvalues of a linear network's Hessian, without its data.
+    """Measure the k largest Hessian eigenvalues of a linear network, without its data.
 
     Args:
         weights: W1, …, WL.

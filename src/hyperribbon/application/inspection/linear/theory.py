@@ -327,7 +327,7 @@ def compare_risk(
     memory: float | None,
     order: Sequence[str] = _ORDER,
 ) -> TheoryComparison:
-    """Compare a risk with the theory; see `compare_with_theory`.
+    """Compare a risk with linear theory; see `compare_with_theory`.
 
     Args:
         risk: Model, loss and data; its clock is read before every product.
@@ -391,7 +391,7 @@ class _AffineCurvature(LinearOperator):
         return found[self._entries]
 
     def _of_loss(self, x: np.ndarray) -> np.ndarray:
-        """Return Jᵀ (A − c) J x / n."""
+        """Return Jᵀ (A − c) J x / n, how the loss departs from linear theory's squared one."""
         sizes = np.cumsum([rows * columns for rows, columns in self._shapes])[:-1]
         parts = [v.reshape(s) for v, s in zip(np.split(x, sizes), self._shapes, strict=True)]
         triples = list(zip(self._after, parts, self._before, strict=True))
@@ -420,7 +420,7 @@ class _Problem:
         self.solution = (chain.moments.cross @ directions)[:, self.present] / self.roots
 
     def _first(self) -> np.ndarray:
-        """Return W1 with a column for the constant input: all biases together."""
+        """Return W1 with a column for the constant input, to hold linear theory's biases."""
         chain = self.chain
         if not chain.has_biases:
             return chain.weights[0]
@@ -434,14 +434,14 @@ class _Problem:
         return np.column_stack([chain.weights[0], total + np.linalg.pinv(after[0]) @ rest])
 
     def affine(self, name: str, k: int, limits: dict[str, Any], *, own_loss: bool) -> Rung:
-        """Return the linear network with all its biases, under the given loss or a squared one."""
+        """Return the linear network's curvature with all biases, under its loss or a squared one."""
         operator = _AffineCurvature(self.chain, own_loss=own_loss)
         options = {"certificate": "full", "eigenvectors": False, "tol": 1e-5} | limits
         values = eigsh(operator, k, **options).eigenvalues.numpy()
         return Rung(name, values, self._traces(own_loss).sum())
 
     def _traces(self, own_loss: bool) -> np.ndarray:
-        """Return the trace of each layer's weights and bias: (L, 2)."""
+        """Return the trace of each linear layer's weights and bias: (L, 2)."""
         chain, inputs = self.chain, self.chain.inputs
         layers, trained = chain.augmented()
         before, after = theory.chain_products(layers)
@@ -464,7 +464,7 @@ class _Problem:
         return found
 
     def rung(self, name: str, made: set[str], k: int, limits: dict[str, Any]) -> Rung:
-        """Return the curvature under some assumptions; the first three are among them."""
+        """Return the curvature under some of linear theory's assumptions."""
         layers, moments = self.network(made)
         values = leading_eigenvalues(layers, moments, k, **limits)[:k]
         values = np.concatenate([values, np.zeros(k - len(values))])
@@ -472,7 +472,7 @@ class _Problem:
         return Rung(name, c * values, c * theory.trace(layers, moments))
 
     def network(self, made: set[str]) -> tuple[list[np.ndarray], Moments]:
-        """Return layers and moments of the network that satisfies some assumptions."""
+        """Return layers and moments of the linear network that satisfies some assumptions."""
         present, roots, sigma = self.present, self.roots, self.sigma_x
         solution = self.solution
         if _INTERPOLATED in made:
@@ -495,7 +495,7 @@ class _Problem:
         return layers, moments
 
     def departures(self) -> dict[str, float]:
-        """Return how far each assumption is broken."""
+        """Return how far each assumption of linear theory is broken."""
         chain, power = self.chain, self.chain.moments.targets
         traces = self._traces(own_loss=False)
         solution = _cut_rank(self.solution, min(self.widths))
@@ -517,7 +517,7 @@ class _Problem:
 
 
 def _cut_rank(matrix: np.ndarray, rank: int) -> np.ndarray:
-    """Return the nearest matrix of at most this rank: what a narrow layer lets through."""
+    """Return the nearest matrix of at most a rank: what a narrow linear layer lets through."""
     if rank >= min(matrix.shape):
         return matrix
     left, values, right = np.linalg.svd(matrix, full_matrices=False)

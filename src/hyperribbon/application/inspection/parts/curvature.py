@@ -52,7 +52,7 @@ def headline_parts(notebook: Notebook) -> list[Part]:
 
 
 def network_part(notebook: Notebook) -> Part:
-    """Return the loss, the gradient and the accuracy on the most samples."""
+    """Return the curvature report's first part: loss, gradient and accuracy on the most samples."""
     found = _finest(notebook, "loss", "gradient", "accuracy")
     if not found:
         value = notebook.levels[0].subject.plain_loss()
@@ -72,7 +72,7 @@ def network_part(notebook: Notebook) -> Part:
 
 
 def refine_noise_part(notebook: Notebook, part: Part | None) -> Part | None:
-    """Return the part on gradient noise with the noise scale of the most samples."""
+    """Return the noise part again, with curvature's noise scale of the most samples."""
     found = _finest(notebook, "noise_scale")
     if part is None:
         return Part("noise", "Gradient noise", "Noise", found) if found else None
@@ -185,14 +185,14 @@ def density_part(level: Level, notebook: Notebook) -> Part:
 
 
 def _finest(notebook: Notebook, *keys: str) -> list[Quantity]:
-    """Return each statistic on the most samples it is known on, under the inspection's names."""
+    """Return each statistic of curvature on the most samples it is known on, by its name."""
     levels = {key: notebook.finest(key) for key in keys}
     known = {key: level.statistics for key, level in levels.items() if level is not None}
     return [replace(found[key], key=_KEYS[key]) for key, found in known.items() if key in found]
 
 
 def _missing(notebook: Notebook, *names: str) -> list[str]:
-    """Return on how many samples measurements did not fit, and the time they need."""
+    """Return on how many samples curvature did not fit, and the time it would need."""
     parts = [(*key.split("@"), seconds) for key, seconds in notebook.missing.items()]
     return [
         f"On {int(samples):,} samples this needs about {seconds:.0f} s more."

@@ -51,7 +51,7 @@ _EQUAL = 1e-3
 
 
 def fisher_part(level: Level, notebook: Notebook) -> Part:
-    """Report the Fisher information of the model's outputs.
+    """Report the Fisher information of the outputs, as part of the gradient noise.
 
     Where the loss is minus its log-likelihood, F is a known multiple of the Gauss-Newton matrix and
     is read off it; else it is measured by products with F itself.
@@ -87,7 +87,7 @@ def fisher_part(level: Level, notebook: Notebook) -> Part:
 
 
 def gauss_newton_factor(subject: Subject) -> tuple[str, float] | None:
-    """Return the likelihood whose Fisher information is a multiple of G, and the multiple.
+    """Return for the gradient noise the likelihood whose Fisher information is G times a factor.
 
     The loss's curvature in the outputs is compared with that of three likelihoods, sample by
     sample along a random direction. With one ratio c = I(f)u / ∂²ℓ u throughout, F = c·(a/N)·G for
@@ -107,7 +107,7 @@ def gauss_newton_factor(subject: Subject) -> tuple[str, float] | None:
 
 
 def _ratios(risk: Risk, likelihood: str, axis: int) -> list[float] | None:
-    """Return the ratio of Fisher to Gauss-Newton matrix, chunk by chunk; None without one."""
+    """Return the ratio of Fisher (gradient noise) to Gauss-Newton matrix, chunk by chunk."""
     ratios = []
     for chunk in risk.chunks():
         outputs = chunk.point.outputs

@@ -71,7 +71,7 @@ class Reached:
 
     @classmethod
     def of(cls, operator: Any, images: list[torch.Tensor]) -> Any:
-        """Return a matrix without the rows that are zero, or itself where there are few.
+        """Return a headline's matrix without its zero rows, or itself where there are few.
 
         A row that is zero has a zero in every image. That of another one is zero in the image of a
         random vector by chance alone, which float32 has about once in 10⁷ entries, and in two
@@ -83,7 +83,7 @@ class Reached:
         return cls(operator, reached.nonzero()[:, 0])
 
     def with_operator(self, operator: Any) -> Reached:
-        """Return another matrix, such as that of fewer samples, on the same coordinates."""
+        """Return another matrix on the coordinates that a headline's Hessian reaches."""
         other = Reached(operator, self._places)
         other._lifted = self._lifted
         return other
@@ -97,16 +97,16 @@ class Reached:
         return self.narrow(self._operator @ self._lifted)
 
     def lift(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Return vectors (r, …) with zeros in the places that were left out, (P, …)."""
+        """Return a headline's vectors (r, …) with zeros where the Hessian has none, (P, …)."""
         whole = vectors.new_zeros(self._operator.shape[0], *vectors.shape[1:])
         return whole.index_copy_(0, self._places, vectors)
 
     def narrow(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Return vectors (P, …) without the places that were left out, (r, …)."""
+        """Return a headline's vectors (P, …) on the coordinates the Hessian reaches, (r, …)."""
         return vectors.index_select(0, self._places)
 
     def in_precision(self, dtype: torch.dtype) -> Reached | None:
-        """Return the matrix on reached coordinates in another precision, where it has that."""
+        """Return a headline's matrix in another precision, where it has that."""
         precise = self._operator.in_precision(dtype)
         return None if precise is None else Reached(precise, self._places)
 
@@ -174,7 +174,7 @@ def measure_trace(level: Level, notebook: Notebook) -> None:
 
 
 def _estimate_layers(level: Level, notebook: Notebook) -> None:
-    """Estimate the trace of each layer's block: the mean of v·(G v) over it, for random signs v."""
+    """Estimate a headline by layer: the trace of each block, the mean of v·(G v) for signs v."""
     subject, generator = level.subject, torch_generator(notebook.seed, "layer traces")
     slices, layers = subject.risk.space.slices(), subject.risk.space.layers()
     rows = []
@@ -275,7 +275,7 @@ def measure_ends(level: Level, notebook: Notebook) -> None:
 
 
 def _align(level: Level) -> None:
-    """Compare the sharpest directions of the Hessian with those of the Gauss-Newton matrix."""
+    """Compare sharpest directions of Hessian and Gauss-Newton matrix, for the headlines."""
     hessian = level.spectra.get("hessian")
     if hessian is None or level.gauss_newton is None:
         return
@@ -287,7 +287,7 @@ def _align(level: Level) -> None:
 def hessian_end(
     level: Level, k: int, which: str, tol: float, notebook: Notebook, *, partial: bool = False
 ) -> Spectrum:
-    """Return eigenpairs of an end of the Hessian, found on the coordinates that it reaches.
+    """Return eigenpairs of an end of the Hessian for the headlines, where it is not zero.
 
     The others have eigenvalues of zero: where these are among the asked for, all are kept.
     """
@@ -307,7 +307,7 @@ def hessian_end(
 
 
 def time_product(level: Level, notebook: Notebook) -> None:
-    """Note the time of a Hessian product, once, and the number of threads that is faster.
+    """Note for the headlines the time of a Hessian product and the faster number of threads.
 
     Threads that wait for each other are slower than one where other processes use the cores too.
     """

@@ -68,7 +68,7 @@ class PlaneSlice:
 def line_slice(
     subject: Subject, direction: torch.Tensor, name: str, *, extent: float, points: int = 21
 ) -> LineSlice:
-    """Measure the loss along a line through the present weights.
+    """Slice the loss landscape along a line through the present weights.
 
     Raises:
         ArgumentError: The direction is zero.
@@ -92,7 +92,7 @@ def plane_slice(
     extents: tuple[float, float],
     points: int = 15,
 ) -> PlaneSlice:
-    """Measure the loss on a plane of two directions (P,), which are made orthogonal."""
+    """Slice the loss landscape on a plane of two directions (P,), made orthogonal."""
     first = _normalise(directions[0])
     second = _normalise(directions[1] - (first @ directions[1]) * first)
     points = check_positive_int("points", points) // 2 * 2 + 1
@@ -110,7 +110,7 @@ def plane_slice(
 
 
 def random_direction(space: ParameterSpace, weights: torch.Tensor, seed: int) -> torch.Tensor:
-    """Return a Gaussian direction scaled, parameter by parameter, to the norms of the weights.
+    """Return a Gaussian direction of the landscape, scaled to the norms of the parameters.
 
     So that layers of large and of small weights are moved in proportion, as Li et al. (2018) do by
     filter.
@@ -126,7 +126,7 @@ def random_direction(space: ParameterSpace, weights: torch.Tensor, seed: int) ->
 
 
 def reach(curvature: float, rise: float, weights_norm: float) -> float:
-    """Return how far a loss slice reaches: where the quadratic rises by `rise`.
+    """Return how far a slice of the landscape reaches: where the quadratic rises by `rise`.
 
     >>> round(reach(8.0, 1.0, 100.0), 3), reach(-1.0, 1.0, 10.0)
     (0.5, 5.0)
@@ -136,7 +136,7 @@ def reach(curvature: float, rise: float, weights_norm: float) -> float:
 
 
 def _move(subject: Subject, *steps: tuple[torch.Tensor, float]) -> torch.Tensor:
-    """Return the weights of a landscape point, after steps along directions."""
+    """Return the weights of a point of the landscape, after steps along directions."""
     weights = subject.vector.clone()
     for unit, distance in steps:
         weights.add_(unit, alpha=float(distance))
@@ -144,7 +144,7 @@ def _move(subject: Subject, *steps: tuple[torch.Tensor, float]) -> torch.Tensor:
 
 
 def _images(subject: Subject, units: tuple[torch.Tensor, ...]) -> Iterator[torch.Tensor]:
-    """Yield Hessian products of slice directions one by one, which takes less memory."""
+    """Yield Hessian products of landscape directions one by one, which takes less memory."""
     for unit in units:
         yield subject.hessian @ unit
 
@@ -180,7 +180,7 @@ _POINTS, _SIDE = 41, 15
 
 
 def slices_part(level: Level, notebook: Notebook) -> Part:
-    """Slice the loss along leading eigenvectors, fluctuation modes and a random direction."""
+    """Slice the landscape along leading eigenvectors, fluctuation modes and a random direction."""
     subject = level.subject
     notebook.clock.heap.check_room(subject.hessian, _VECTORS)
     directions = _directions(subject, notebook)
@@ -245,7 +245,7 @@ def _directions(subject: Subject, notebook: Notebook) -> dict[str, torch.Tensor]
 
 
 def _fluctuation_modes(subject: Subject, notebook: Notebook) -> torch.Tensor | None:
-    """Return the principal components of the last half of the recorded weights, (P, r)."""
+    """Return landscape directions from the recorded weights: their last principal components."""
     trajectory, space = notebook.trajectory, subject.hessian.space
     if trajectory is None:
         return None

@@ -20,7 +20,7 @@ _SHOWN = 30
 
 
 def traces_part(notebook: Notebook) -> Part | None:
-    """Return the share of each layer in the Gauss-Newton trace, largest first; None without any.
+    """Compare layers by their share in the Gauss-Newton trace, largest first; None without any.
 
     Estimated traces do not name a first layer unless it is ahead of all others by two standard
     errors of the difference.
@@ -49,7 +49,7 @@ def traces_part(notebook: Notebook) -> Part | None:
 
 
 def layers_part(level: Level, notebook: Notebook) -> Part:
-    """Measure the sharpness of the own blocks of the layers with the largest traces.
+    """Compare layers by the sharpness of their own blocks, those with the largest traces.
 
     The eigenvalue of a block of a positive semidefinite matrix is at most its trace, so layers
     below a trace cannot be sharper than that, apart from the curvature of the model itself.

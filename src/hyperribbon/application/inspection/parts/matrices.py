@@ -32,7 +32,7 @@ _COPIES = 5
 def eigenpairs(
     op: Any, k: int, which: str, tol: float, notebook: Notebook, *, partial: bool = False
 ) -> Spectrum:
-    """Return eigenpairs by a route that depends on sizes alone, never on speed."""
+    """Return a matrix's eigenpairs by a route that depends on sizes alone, never on speed."""
     size, rows = op.shape[0], getattr(op, "gram_size", None)
     method, few = "lanczos", COUNTS[0]
     if k > few and rows is not None and k <= rows <= min(_DENSE, size):
@@ -56,7 +56,7 @@ def eigenpairs(
 
 
 def measure_matrix(operator: Any, k: int, notebook: Notebook) -> Measured:
-    """Return the leading eigenpairs and the trace of a positive semidefinite operator."""
+    """Measure a positive semidefinite matrix: its leading eigenpairs and its trace."""
     k = min(k, operator.shape[0])
     spectrum = notebook.eigsh(operator, k, tol=1e-3, max_matvecs=20 * k + 100)
     whole = notebook.trace(operator, max_matvecs=200)
@@ -98,14 +98,14 @@ def matrix_quantities(key: str, name: str, found: Measured, how: str = "") -> li
 
 
 def rank_quantity(key: str, whose: str, values: np.ndarray) -> Quantity:
-    """Return the effective rank of an inspected matrix's first fifty eigenvalues."""
+    """Return the effective rank of a matrix's first fifty eigenvalues as a quantity."""
     rank = effective_rank(np.clip(values[: COUNTS[-1]], 0.0, None))
     name = f"Effective rank of {whose} first {COUNTS[-1]} directions"
     return exact(key, name, rank, "exp of the entropy of their eigenvalues")
 
 
 def eigenpair(key: str, name: str, spectrum: Spectrum, index: int, how: str = "") -> Quantity:
-    """Return one eigenvalue of an inspected matrix with its certificate, as a quantity."""
+    """Return one eigenvalue of a matrix, with its certificate, as a quantity."""
     certainty = "an eigenvalue lies within the residual"
     if not bool(spectrum.converged[index]):
         certainty += "; not converged to the tolerance"
@@ -127,7 +127,7 @@ def pairs_table(spectrum: Spectrum) -> pd.DataFrame:
 
 
 def unconverged_note(spectrum: Spectrum) -> tuple[str, ...]:
-    """Return the note that says which eigenpairs have not settled, if any."""
+    """Return the note on which of a matrix's eigenpairs have not settled, if any."""
     late = int((~spectrum.converged).sum())
     return (f"{late} of {len(spectrum)} eigenpairs did not settle.",) if late else ()
 
@@ -139,7 +139,7 @@ def spectral_chart(name: str, title: str, marks: list[Curve], caption: str) -> C
 
 
 def spectrum_chart(name: str, title: str, spectra: dict[str, Spectrum]) -> Chart:
-    """Return the positive eigenvalues of some matrices against their index."""
+    """Return a chart of several matrices' positive eigenvalues against their index."""
     marks = []
     for label, spectrum in spectra.items():
         values = as_array(spectrum.eigenvalues)

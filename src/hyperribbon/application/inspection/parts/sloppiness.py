@@ -26,7 +26,7 @@ _LARGEST = 2048
 
 
 def input_matrix(subject: Subject, most: float = np.inf) -> np.ndarray | None:
-    """Return the inputs as rows (n, d), some of them beyond so many bytes; None if no numbers."""
+    """Return the inputs whose sloppiness is measured as rows (n, d); None if not numbers."""
     shares = subject.processes.gather(_own_inputs(subject, most))
     if any(share is None for share in shares):
         return None

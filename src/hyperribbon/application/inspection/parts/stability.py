@@ -71,7 +71,7 @@ def stability_part(level: Level, notebook: Notebook) -> Part:
 
 
 def _spread(subject: Subject, rule: UpdateRule, spectrum: Spectrum, seed: int) -> float | None:
-    """Return the standard error of the largest eigenvalue of the scaled Hessian over samples."""
+    """Return the standard error over samples of the sharpness beside its stability limit."""
     assert spectrum.eigenvectors is not None
     coordinates = _coordinates(rule, subject.hessian.space)
     v, on = spectrum.eigenvectors[:, 0], lambda hessian: Rescaled(hessian, *coordinates)

@@ -57,17 +57,17 @@ class _Metric:
         return scores if self.name == "accuracy" else -scores
 
     def reestimate(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return a state with normalisation statistics of its own weights."""
+        """Return a sub-network's state with normalisation statistics of its own weights."""
         return self._statistics(state)
 
     @property
     def is_normalised(self) -> bool:
-        """Whether there are such statistics and they are used, as in evaluation mode."""
+        """Whether sub-networks have normalisation statistics in use, as in evaluation mode."""
         return bool(self._statistics) and self._subject.mode == "eval"
 
 
 def subnetworks_part(level: Level, notebook: Notebook) -> Part:
-    """Prune a growing fraction; with the initial weights also reset layers and entries to them."""
+    """Measure sub-networks: prune a growing fraction, reset layers and entries to the start."""
     subject = level.subject
     names = {n for n, _ in (*subject.model.named_parameters(), *subject.model.named_buffers())}
     state = {n: t.detach() for n, t in subject.model.state_dict().items() if n in names}
@@ -118,7 +118,7 @@ def _add_start(
     start: Mapping[str, torch.Tensor],
     baseline: float,
 ) -> dict[str, np.ndarray]:
-    """Add what the initial weights are needed for: critical layers, entries that may return."""
+    """Add the sub-networks that need initial weights: critical layers, entries that return."""
     subject, is_loss = level.subject, metric.name == "loss"
     scale = max(abs(baseline), 1e-6) if is_loss else 1.0
     options = {"tolerance": _CRITICAL * scale, "higher_is_better": not is_loss}
@@ -152,7 +152,7 @@ def _add_start(
 
 
 def _weight_names(subject: Subject) -> list[str] | None:
-    """Return the matrices among the coordinates; None for all trained ones."""
+    """Return the matrices that sub-networks are chosen from; None for all trained ones."""
     if subject.params is None:
         return None
     space = subject.risk.space
@@ -205,7 +205,7 @@ def _read_layers(critical: list[str], count: int) -> str:
 
 
 def _products(level: Level, notebook: Notebook) -> float:
-    """Return the cost; a forward pass is a quarter of a product."""
+    """Return what the part on sub-networks costs; a forward pass is a quarter of a product."""
     layers = len(level.subject.risk.space.layers())
     return 16 + layers / 4 + (0 if notebook.initial is None else 4 + layers)
 

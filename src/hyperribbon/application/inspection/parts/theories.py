@@ -48,7 +48,7 @@ def no_chain(level: Level, notebook: Notebook) -> str:
 
 
 def theory_bytes(shapes: Iterable[tuple[int, int]], samples: int = 0) -> float:
-    """Return the memory of the theory comparison in bytes: features, moments, weights.
+    """Return the memory that comparing theories takes: features, moments, weights.
 
     Args:
         shapes: Of the weights (outputs, inputs) of the layers, the first one first.
@@ -95,7 +95,7 @@ def theory_part(level: Level, notebook: Notebook) -> Part:
 
 
 def _covers(comparison: TheoryComparison, risk: Risk) -> bool:
-    """Whether the theory's linear layers hold all coordinates of the risk."""
+    """Whether the linear layers of the theory hold all coordinates of the risk."""
     own = sum(int(mask.sum()) for mask in comparison.chain.augmented()[1])
     return own == risk.space.dimension
 

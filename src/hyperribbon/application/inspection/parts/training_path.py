@@ -21,7 +21,7 @@ _PART = 32
 
 
 def path_part(level: Level, notebook: Notebook) -> Part:
-    """Embed the recorded predictions by InPCA and the recorded weights by PCA."""
+    """Embed the training path: recorded predictions by InPCA, recorded weights by PCA."""
     trajectory = notebook.trajectory
     assert trajectory is not None
     part = Part("path", "Path of the training", "Trajectory", is_of_samples=False)
@@ -95,7 +95,7 @@ def _thin(rows: list[int], most: float) -> list[int]:
 def _weights(
     trajectory: Trajectory, subject: Subject, memory: float
 ) -> tuple[np.ndarray | None, list[int]]:
-    """Return recorded weights as rows (records, P), thinned to what fits in memory."""
+    """Return the training path's weights as rows (records, P), thinned to what fits in memory."""
     space = subject.hessian.space
     rows = [record.index for record in trajectory if record.weights is not None]
     rows = _thin(rows, memory / _PART / (4 * space.dimension))

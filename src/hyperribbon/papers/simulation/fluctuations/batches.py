@@ -14,7 +14,7 @@ _SMALL = 512
 
 
 def check_dynamics(dynamics: str, sampling: str) -> None:
-    """Raise unless the dynamics are known, and minibatches are drawn as they can be there."""
+    """Check the dynamics of a simulation, and that its minibatches can be drawn as asked."""
     check_choice("dynamics", dynamics, ("sgd", "flow"))
     if dynamics == "flow" and check_choice("sampling", sampling, SAMPLING_SCHEMES) != "replacement":
         reason = "the noise of the flow is that of minibatches with replacement"
@@ -30,7 +30,7 @@ def check_dynamics(dynamics: str, sampling: str) -> None:
 def chain_batches(
     samples: int, batch_size: int, chains: int, *, sampling: str, rng: np.random.Generator
 ) -> Iterator[np.ndarray]:
-    """Yield for ever the sample indices (chains, S) of the next minibatch of every chain.
+    """Yield for ever the sample indices (chains, S) of the next minibatch of every simulated chain.
 
     Args:
         samples: Size P of the training set.
@@ -80,7 +80,7 @@ def _shuffle(
 def _small_subsets(
     samples: int, size: int, chains: int, rng: np.random.Generator
 ) -> Iterator[np.ndarray]:
-    """Floyd's subsets, for many steps at once: S draws, a repeated one replaced by the newcomer.
+    """Draw small batches by Floyd's subsets: S draws, a repeated one replaced by the newcomer.
 
     Round i draws from the first P−S+i+1 samples; a sample that the batch already has gives way to
     number P−S+i, which no earlier round could draw. Every subset is equally likely.
@@ -101,7 +101,7 @@ def _small_subsets(
 def _large_subsets(
     samples: int, size: int, chains: int, rng: np.random.Generator
 ) -> Iterator[np.ndarray]:
-    """Partial Fisher–Yates: from any order, S random swaps give a uniform subset."""
+    """Draw large batches by partial Fisher–Yates: from any order, S swaps give a uniform subset."""
     order = np.tile(np.arange(samples), (chains, 1))
     rows = np.arange(chains)
     while True:

@@ -40,7 +40,7 @@ class RunningMoments:
         self._products = np.zeros((dimension, dimension))
 
     def add(self, rows: np.ndarray) -> None:
-        """Add a block (n, dimension) of a chain to the running moments."""
+        """Add a block (n, dimension) of a one-layer chain to the running moments."""
         self.count += len(rows)
         self._sum += rows.sum(axis=0, dtype=np.float64)
         self._products += rows.T @ rows
@@ -51,7 +51,7 @@ class RunningMoments:
         return self._sum / max(self.count, 1)
 
     def covariance(self, *, about_zero: bool = False) -> np.ndarray:
-        """Return the covariance, or the second moment about zero when the mean is known to be."""
+        """Return a one-layer chain's covariance, or the second moment about a known mean zero."""
         second = self._products / max(self.count, 1)
         return second if about_zero else second - np.outer(self.mean, self.mean)
 
@@ -88,12 +88,12 @@ class ChainStatistics:
 
     @property
     def variance(self) -> float:
-        """Variance over time averaged over the weights, tr M/N."""
+        """Variance over time averaged over the weights of one-layer chains, tr M/N."""
         return float(self.chain_variances.mean())
 
     @property
     def variance_error(self) -> float:
-        """Standard error of `variance` from the spread over chains; infinite for a single one."""
+        """Standard error of `variance` from the spread over one-layer chains; infinite for one."""
         if self.chains == 1:
             return math.inf
         return float(self.chain_variances.std(ddof=1) / math.sqrt(self.chains))
@@ -129,7 +129,7 @@ def simulate_one_layer(
     substeps: int | None = None,
     seed: int = 0,
 ) -> ChainStatistics:
-    """Return the statistics of many chains of w ← w − λ∇L_B(w), L = ‖wᵀX − Y‖²/(2P).
+    """Simulate one-layer chains w ← w − λ∇L_B(w), L = ‖wᵀX − Y‖²/(2P); return their statistics.
 
     `dynamics="flow"` integrates the Langevin equation dw = −∇L dt + √λ ξ dt, ⟨ξξᵀ⟩ = C(w)δ(t−t'),
     by Euler–Maruyama steps of dt = λ/substeps, with the full noise covariance C(w) of sampling with
@@ -249,7 +249,7 @@ def trace_one_layer(
     start: np.ndarray | None = None,
     seed: int = 0,
 ) -> np.ndarray:
-    """Return the weights (T, chains, N) of chains of SGD at the steps of `record`.
+    """Simulate one-layer chains of SGD; return the weights (T, chains, N) at steps of `record`.
 
     For relaxation, where the path itself matters; other arguments as in `simulate_one_layer`.
 
@@ -297,13 +297,13 @@ class _Regression:
         self.residual = np.where(self.interpolating, 0.0, residuals).astype(np.float32)
 
     def begin(self, chains: int) -> np.ndarray:
-        """Return w − w* of all chains at the beginning."""
+        """Return w − w* of all simulated one-layer chains at the beginning."""
         return np.tile((self.start - self.solution).astype(np.float32), (chains, 1))
 
     def gradient(
         self, batch_size: int, chains: int, dynamics: str, sampling: str, substeps: int, seed: int
     ) -> Callable[[np.ndarray], np.ndarray]:
-        """Return δw ↦ the next stochastic gradient of every chain."""
+        """Return δw ↦ the next stochastic gradient of every one-layer chain."""
         rng = numpy_generator(seed, "chains", dynamics, sampling)
         if dynamics == "sgd":
             samples = len(self.data)
@@ -313,7 +313,7 @@ class _Regression:
 
 
 def _minibatch_gradient(data, residual, batches) -> Callable[[np.ndarray], np.ndarray]:
-    """Return δw ↦ the gradient of the next minibatch of each chain; `data` is (P, N)."""
+    """Return δw ↦ the minibatch gradient of each one-layer chain; `data` is (P, N)."""
     buffers: dict[tuple[int, int], np.ndarray] = {}
 
     def gradient(deviation: np.ndarray) -> np.ndarray:
@@ -333,7 +333,7 @@ def _minibatch_gradient(data, residual, batches) -> Callable[[np.ndarray], np.nd
 def _langevin_gradient(
     data, residual, H, batch_size: int, substeps: int, rng: np.random.Generator
 ) -> Callable[[np.ndarray], np.ndarray]:
-    """Return δw ↦ ∇L + √(λ/dt)·ξ with ⟨ξξᵀ⟩ = C(w), for steps of dt = λ/substeps."""
+    """Return one-layer δw ↦ ∇L + √(λ/dt)·ξ with ⟨ξξᵀ⟩ = C(w), for dt = λ/substeps."""
     scale = np.float32(math.sqrt(substeps / (batch_size * len(data))))
 
     def gradient(deviation: np.ndarray) -> np.ndarray:

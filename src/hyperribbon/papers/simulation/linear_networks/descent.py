@@ -45,7 +45,7 @@ class HalvingSchedule:
         check_positive_int("window", self.window)
 
     def is_stalled(self, losses: Sequence[float] | np.ndarray, epoch: int, since: int) -> bool:
-        """Return whether the rate is to be halved after the loss of `epoch` is known.
+        """Whether descent has stalled at the loss of `epoch`, so that the rate is halved.
 
         Args:
             losses: Losses of epochs 0, …, `epoch` at least.
@@ -84,7 +84,7 @@ def draw_linear_weights(
     generator: np.random.Generator,
     scale: float | None = None,
 ) -> list[np.ndarray]:
-    """Draw the layers of a linear network.
+    """Draw the layers from which the descent of a linear network starts.
 
     Args:
         widths: d0, …, dL.
@@ -225,7 +225,7 @@ def train_linear(
 def _loss_and_gradients(
     layers: list[np.ndarray], moments: Moments
 ) -> tuple[float, list[np.ndarray]]:
-    """Return the loss and its gradient in every layer, through matrices of dL rows only."""
+    """Return loss and gradients for descent, through matrices of dL rows only."""
     after = [layers[-1]]
     for layer in layers[-2::-1]:
         after.append(after[-1] @ layer)

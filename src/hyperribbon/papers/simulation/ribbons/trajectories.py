@@ -14,7 +14,7 @@ from hyperribbon.theory.ribbons import Ribbon
 
 
 def fixed_problem(item: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, Ribbon]:
-    """Return inputs X, targets y and the ribbon of a linear regression on sloppy data.
+    """Return the problem of simulated trajectories: sloppy inputs X, targets y and their ribbon.
 
     The targets have the typical size in every eigendirection, yᵢ = σ*√λᵢ (times √n in the basis of
     the samples), so that nothing depends on one draw of the true weights.
@@ -66,7 +66,7 @@ def moments_of_training(item: Mapping[str, Any]) -> dict[str, np.ndarray]:
 def pca_spectra(
     batches: list[dict[str, np.ndarray]], initialisations: int, steps: tuple[int, ...]
 ) -> np.ndarray:
-    """Return the eigenvalues of P(N, T) over all batches, descending: (t, n).
+    """Return the eigenvalues of P(N, T) of simulated trajectories, descending: (t, n).
 
     Implements Eq. (3) of [ribbons].
     """
@@ -82,7 +82,7 @@ def pca_spectra(
 def projected_variances(
     item: Mapping[str, Any], moments: Mapping[str, np.ndarray], time: int = -1
 ) -> np.ndarray:
-    """Return second moments of trained models along theory's eigenvectors, over theory: (n,).
+    """Return second moments of simulated trajectories along theory's eigenvectors, over theory.
 
         vᵢᵀ P̂₁ vᵢ / λᵢ,   P₁ vᵢ = λᵢ vᵢ,
 

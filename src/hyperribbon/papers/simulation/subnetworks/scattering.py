@@ -196,7 +196,7 @@ def filter_bank(
 def _gabor(
     shape: tuple[int, int], sigma: float, theta: float, frequency: float, slant: float
 ) -> np.ndarray:
-    """Return g(u)·exp(i ξ·u), ∫g = 1, summed over periods."""
+    """Return a scattering filter g(u)·exp(i ξ·u), ∫g = 1, summed over periods."""
     reach = [int(np.ceil(8 * sigma / min(slant, 1.0) / size)) for size in shape]
     spans = [np.arange(-r * n, (r + 1) * n) for r, n in zip(reach, shape, strict=True)]
     rows, columns = np.meshgrid(*spans, indexing="ij")
