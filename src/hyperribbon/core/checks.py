@@ -44,7 +44,7 @@ class ArgumentError(ValueError):
         self.rename(argument)
 
     def rename(self, argument: str) -> None:
-        """Replace the argument's name in the error by the one the caller used."""
+        """Replace the argument's name in a failed check by the one the caller used."""
         self.argument = argument
         self.args = (f"{argument}={_short(self.value)}: {self.reason}. {self.remedy}",)
 
@@ -77,7 +77,7 @@ class MissingExtraError(ImportError):
         )
 
     def __reduce__(self) -> tuple[type, tuple[str, str, str]]:
-        """Let the error of a missing extra pass between processes."""
+        """Let the error of a failed check for an extra pass between processes."""
         return (type(self), (self.package, self.extra, self.purpose))
 
 
@@ -107,7 +107,7 @@ def check_choice(argument: str, value: object, choices: Collection[str]) -> str:
 
 
 def check_positive(argument: str, value: float, *, zero: bool = False) -> float:
-    """Return `value` as a float if it is finite and positive (or zero, when allowed)."""
+    """Check an argument: return a float if it is finite and positive (or zero, when allowed)."""
     number = as_number(argument, value)
     if not np.isfinite(number) or number < 0 or (number == 0 and not zero):
         bound = "zero or more" if zero else "greater than zero"
@@ -156,7 +156,7 @@ def check_array(
     empty: bool = False,
     remedy: str = "",
 ) -> np.ndarray:
-    """Return a checked argument as an array of finite doubles with a number of axes.
+    """Return an argument, checked to be an array of finite doubles with a number of axes.
 
     Args:
         argument: Name to use in the message.
@@ -194,7 +194,7 @@ def check_array(
 
 
 def check_readable(argument: str, value: Any) -> None:
-    """Raise if the numbers of a tensor or an array cannot be read, or some of them are masked.
+    """Check an argument: raise if its numbers cannot be read, or some of them are masked.
 
     Meta tensors do not have any, sparse and quantised ones are stored otherwise, and numpy drops
     the mask of a masked array without a word.
@@ -214,7 +214,7 @@ def check_readable(argument: str, value: Any) -> None:
 
 
 def _check_unmasked(argument: str, value: Any) -> None:
-    """Raise if an array, or one in a list or a tuple, has masked entries."""
+    """Check that no entry of an argument is masked, in lists and tuples too."""
     if isinstance(value, list | tuple):
         for entry in value:
             _check_unmasked(argument, entry)
@@ -270,7 +270,7 @@ def check_shape(
 
 
 def is_tensor(value: Any) -> TypeGuard[torch.Tensor]:
-    """Whether something is a tensor, without importing torch: who has one has imported it."""
+    """Check whether something is a tensor, without importing torch."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(value, torch.Tensor)
 
@@ -304,7 +304,7 @@ _PARTS = {
 
 
 def validate(*, allow_nan: bool = False, **checks: Check) -> Callable[[F], F]:
-    """Return a decorator that checks arguments by name and that the result is finite.
+    """Return a decorator that checks arguments by name, and that the result is finite.
 
     Flags (annotated as bool), seeds and masks are checked without being named. Each argument is
     replaced by what its check returns; None passes where it is the default. An ArgumentError of an
@@ -355,7 +355,7 @@ def _usual_checks(signature: inspect.Signature) -> dict[str, Check]:
 
 
 def _rename(error: ArgumentError, signature: inspect.Signature, given: dict[str, Any]) -> None:
-    """Let a message of an inner function name the argument that the user gave."""
+    """Let a failed check in an inner function name the argument that the user gave."""
     own = {getattr(value, "__code__", None) for value in given.values()}
     if any(frame.f_code in own for frame, _ in traceback.walk_tb(error.__traceback__)):
         return  # errors of the user's own functions keep their names
@@ -403,7 +403,7 @@ def _is_finite(result: Any) -> bool:
 
 
 def returned_array(argument: str, value: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Check what a function given as an argument has returned: finite numbers."""
+    """Check what a function given as an argument returns: finite numbers."""
     try:
         return check_shape(argument, check_array(argument, value), shape, "")
     except ArgumentError:

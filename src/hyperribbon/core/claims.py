@@ -123,12 +123,12 @@ class Claim:
 
     @property
     def exact(self) -> bool:
-        """Whether the claim's number has no uncertainty and no seed."""
+        """Whether the number of a claim has no uncertainty and no seed."""
         return self.uncertainty == 0 and len(self.seeds) == 1
 
     @property
     def on_the_paper(self) -> bool:
-        """Whether the verdict is one on the paper: no observation, no regression of our own."""
+        """Whether a claim's verdict is one on the paper: no observation, no regression of ours."""
         return self.kind == "claim" and self.expected.origin != "regression"
 
     @property

@@ -23,7 +23,7 @@ def _device(argument: str, value: Any) -> Any:
 
 
 def derive_seed(seed: int, *keys: str | int | float) -> int:
-    """Return a 63-bit seed that depends on `seed` and on every key, and on nothing else.
+    """Return a generator's 63-bit seed, which depends on `seed` and every key alone.
 
     The same (seed, keys) gives the same number on any machine, so a task of a sweep has its own
     stream wherever and in whatever order it runs.

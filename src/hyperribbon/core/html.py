@@ -21,7 +21,7 @@ _CELL = f"padding:.15em .8em .15em 0;border-bottom:{_LINE};vertical-align:top"
 
 
 def number(value: float, digits: int = 4) -> str:
-    """Return a number as a notebook's HTML tables show it.
+    """Return a number as HTML tables in notebooks show it.
 
     >>> number(0.000123456), number(1200.0), number(float("inf"))
     ('0.0001235', '1,200', 'not known')
@@ -34,7 +34,7 @@ def number(value: float, digits: int = 4) -> str:
 
 
 def error_text(error: float, certainty: str) -> str:
-    """Return an error as it stands behind its number: a sampling error, or the solver's.
+    """Return the HTML text of the error behind a number: a sampling error, or the solver's.
 
     >>> error_text(0.25, "standard error over samples"), error_text(1e-6, "residual of the pair")
     ('± 0.25', '± 1e-06 (solver)')

@@ -12,7 +12,7 @@ from hyperribbon.core.checks import path as check_path
 
 
 def safetensors_path(path: str | Path) -> Path:
-    """Return the path of a .safetensors file.
+    """Return the path of a mask's .safetensors file.
 
     Raises:
         ArgumentError: It has another ending.

@@ -156,7 +156,7 @@ class ParameterSpace:
         return tensors
 
     def layers(self) -> dict[str, ParameterSpace]:
-        """Return one space per layer: parameters grouped by the module that owns them."""
+        """Return one parameter space per layer: parameters grouped by the module that owns them."""
         groups: dict[str, list[int]] = {}
         for position, name in enumerate(self.names):
             groups.setdefault(name.rpartition(".")[0], []).append(position)
@@ -210,7 +210,7 @@ def choose_names(
     available: Mapping[str, torch.Tensor],
     trained: Mapping[str, torch.Tensor],
 ) -> list[str]:
-    """Return the names of the weights that match a filter, in order.
+    """Return the names of the parameters that match a filter, in order.
 
     Args:
         params: None for all trained ones; a name, a pattern or a predicate, which choose among
@@ -246,7 +246,7 @@ def choose_names(
 
 
 def omitted_of_model(model: nn.Module) -> dict[str, str]:
-    """Return the entries of a model's state dict that are not weights, with the reason.
+    """Return the entries of a model's state dict that are not parameters, with the reason.
 
     The others are the coordinates of `ParameterSpace.of_model`: trainable, tied ones once.
     """
@@ -266,7 +266,7 @@ def omitted_of_model(model: nn.Module) -> dict[str, str]:
 def omitted_of_state(
     state: Mapping[str, torch.Tensor], earlier: Mapping[str, torch.Tensor] | None = None
 ) -> dict[str, str]:
-    """Return the entries of a state dict that are recognizably not weights, with the reason.
+    """Return the entries of a state dict that clearly are not parameters, with the reason.
 
     A state dict marks neither buffers nor frozen parameters. Recognized are: entries that are not
     floating-point, statistics of normalisation layers, and copies of other entries.
@@ -317,7 +317,7 @@ def _is_same(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def check_mask(mask: Mask, available: Mapping[str, torch.Tensor], owner: str) -> None:
-    """Raise unless the names and shapes of a mask match the tensors of its owner."""
+    """Raise unless a mask's names and shapes match the parameters it is for."""
     checks.mask("mask", mask)
     for name, entry in mask.items():
         if name not in available:
@@ -330,7 +330,7 @@ def check_mask(mask: Mask, available: Mapping[str, torch.Tensor], owner: str) ->
 
 
 def listing(available: Mapping[str, object], limit: int = 12) -> str:
-    """Return the first parameter names and the number of remaining ones, for a message."""
+    """Return the first names of parameters and how many remain, for a message."""
     names = list(available)
     return ", ".join(names[:limit]) + (
         f" and {len(names) - limit} more" if len(names) > limit else ""

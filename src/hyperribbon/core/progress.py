@@ -66,7 +66,7 @@ class _InNotebook(Progress):
             self._place.update(HTML(""))
 
     def advance(self, task_id: TaskID, advance: float = 1) -> None:
-        """Advance the progress of a task by finished units."""
+        """Advance the progress bar of a task by finished units."""
         super().advance(task_id, advance)
         self.refresh()
 

@@ -29,7 +29,7 @@ class Summary(str):
 
     @classmethod
     def of(cls, rendered: RenderableType) -> Summary:
-        """Return what rich would print, without colours."""
+        """Return as a result's summary what rich would print, without colours."""
         from rich.console import Console
 
         plain: dict[str, Any] = {"color_system": None, "force_jupyter": False}
@@ -39,7 +39,7 @@ class Summary(str):
         return cls("\n".join(line.rstrip() for line in captured.get().rstrip().splitlines()))
 
     def __repr__(self) -> str:
-        """Return the text as it reads."""
+        """Return a result's summary as it reads."""
         return str(self)
 
 
@@ -62,10 +62,10 @@ class Result(ABC):
 
     @abstractmethod
     def to_frame(self) -> pd.DataFrame:
-        """Return the result's numbers as a pandas.DataFrame."""
+        """Return the numbers of any result as a pandas.DataFrame."""
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the result, and return the axes.
+        """Draw any result and return the axes.
 
         Args:
             ax: Axes to draw into; None for those of a new figure.
@@ -92,14 +92,14 @@ class Result(ABC):
         return f"{type(self).__name__}({self._headline()})"
 
     def _repr_html_(self) -> str:
-        """Show a result's figure and table, in a notebook."""
+        """Show any result's figure and table, in a notebook."""
         table = self.to_frame()
         picture = html.picture(cast("Figure", self.plot().figure), type(self).__name__)
         return html.card(self._headline(), f"<div>{picture}</div>", html.frame(table, _ROWS, _MORE))
 
 
 def frame(columns: Mapping[str, Any], index: str = "", first: int = 1) -> pd.DataFrame:
-    """Return columns of arrays, tensors or numbers as a pandas.DataFrame.
+    """Return columns of a result, arrays, tensors or numbers, as a pandas.DataFrame.
 
     Args:
         columns: Values by name; those that are None are omitted.

@@ -63,11 +63,11 @@ class Spectrum(Result, plot="plot_spectrum"):
     certificate: str = "full"
 
     def __len__(self) -> int:
-        """Return the number of listed eigenvalues."""
+        """Return the number of eigenvalues in a `Spectrum` result."""
         return len(self.eigenvalues)
 
     def scaled(self, factor: float) -> Spectrum:
-        """Return the spectrum of `factor` times the operator, for a positive factor."""
+        """Return the `Spectrum` of `factor` times the operator, for a positive factor."""
         check_positive("factor", factor)
         return replace(
             self,
@@ -78,7 +78,7 @@ class Spectrum(Result, plot="plot_spectrum"):
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """Return eigenvalue, bound, residual and converged, one row per eigenvalue."""
+        """Return a `Spectrum` result as a table, one row per eigenvalue with its bound."""
         own = {"eigenvalue": self.eigenvalues, "bound": self.bounds, "residual": self.residuals}
         return frame(own | {"converged": self.converged}, "number")
 
@@ -127,11 +127,11 @@ class Estimate(Result, plot="plot_estimate"):
             object.__setattr__(self, "method", "exact")
 
     def __float__(self) -> float:
-        """Return the value of the estimate."""
+        """Return the value of an `Estimate` result."""
         return float(self.value)
 
     def interval(self, confidence: float = 0.95) -> tuple[float, float]:
-        """Return the confidence interval of the estimate: value ± t·stderr, by Student's t.
+        """Return an `Estimate` result's confidence interval: value ± t·stderr, by Student's t.
 
         Args:
             confidence: Part of such intervals that hold the true number.
@@ -146,11 +146,11 @@ class Estimate(Result, plot="plot_estimate"):
         return self.value - reach, self.value + reach
 
     def scaled(self, factor: float) -> Estimate:
-        """Return the estimate times `factor`."""
+        """Return an `Estimate` result times `factor`."""
         return replace(self, value=factor * self.value, stderr=abs(factor) * self.stderr)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the estimate's value, standard error and 95% interval, in one row."""
+        """Return an `Estimate` result's value, standard error and 95% interval, in one row."""
         low, high = self.interval()
         own = {"value": self.value, "stderr": self.stderr, "low": low, "high": high}
         own |= {"exact": self.exact, "matvecs": self.matvecs, "method": self.method}
@@ -164,7 +164,7 @@ class Estimate(Result, plot="plot_estimate"):
         return f"{shown}; {self.method or 'estimated'}, {self.matvecs:,} products"
 
     def _repr_html_(self) -> str:
-        """Show the estimate with its interval, in a notebook."""
+        """Show an `Estimate` result with its interval, in a notebook."""
         return html.card(self._headline())
 
 
@@ -196,7 +196,7 @@ class Density(Result, plot="plot_density"):
     method: str = ""
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the density with its band, one row per point of the grid."""
+        """Return a `Density` result with its band, one row per point of the grid."""
         own = {"eigenvalue": self.grid, "density": self.values}
         return frame(own | {"low": self.low, "high": self.high})
 

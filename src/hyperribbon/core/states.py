@@ -62,7 +62,7 @@ def load_state(path: str | Path) -> dict[str, torch.Tensor]:
 
 
 def load_tensors_only(path: Path) -> Any:
-    """Load a file of `torch.save` that holds tensors and plain values, without running code.
+    """Load a state from a file of `torch.save` without running code in it.
 
     Raises:
         ArgumentError: This version of torch may run code that is hidden in such a file.
@@ -78,7 +78,7 @@ def load_tensors_only(path: Path) -> Any:
 
 
 def torch_version() -> tuple[int, ...]:
-    """Return the major and minor version of torch, on which loading of .pt states depends."""
+    """Return torch's major and minor version, on which the loading of .pt states depends."""
     return tuple(int(part) for part in torch.__version__.split(".")[:2])
 
 
@@ -102,7 +102,7 @@ def save_state(path: Path, weights: Mapping[str, torch.Tensor]) -> None:
 
 
 def header_size(weights: Mapping[str, torch.Tensor]) -> int:
-    """Return the number of bytes that a file of `save_state` holds beside the entries."""
+    """Return how many bytes a saved state's file holds beside the entries."""
     return len(_serialise(weights)) - sum(tensor.nbytes for tensor in weights.values())
 
 

@@ -189,7 +189,7 @@ def _models(name: str, given: Any) -> np.ndarray:
 def _apply_rule(
     name: str, models: np.ndarray, log: bool, floor: float | None, workers: int
 ) -> tuple[np.ndarray, int, int]:
-    """Check probabilities before their distances are taken, and apply the floor; count zeros."""
+    """Check probabilities for a distance, and apply the floor; count zeros."""
     with ThreadPoolExecutor(workers) as pool:
         parts = np.array_split(models, min(workers, len(models)))
         checked = list(pool.map(lambda part: _check_rows(part, log), parts))
@@ -208,7 +208,7 @@ def _apply_rule(
 
 
 def _check_rows(models: np.ndarray, log: bool) -> tuple[bool, int]:
-    """Return whether all rows are probabilities, and how many of these are zero."""
+    """Return whether all rows are probabilities that distances can use, and how many are zero."""
     classes = np.ones(models.shape[2], dtype=models.dtype)
     lowest = models.min()
     if log:

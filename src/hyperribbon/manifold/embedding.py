@@ -141,7 +141,7 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return html.card(title, f"<div>{picture}</div>", html.table(columns, rows))
 
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        """Show the same where scikit-learn would show its diagram."""
+        """Show the embedding where scikit-learn would show its diagram."""
         return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     @validate()
@@ -214,7 +214,7 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return self
 
     def _check_precomputed(self) -> None:
-        """Raise if an option does not apply to precomputed distances."""
+        """Raise if an option of the embedding does not apply to precomputed distances."""
         single = None if self.precision == "double" else self.precision
         asked: dict[str, Any] = {"log": self.log or None, "floor": self.floor}
         asked |= {"precision": single, "streaming": self.streaming}
@@ -250,7 +250,7 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     def stress_interval(
         self, confidence: float = 0.95, draws: int = 200, seed: int = 0
     ) -> Float[np.ndarray, "2 k"]:
-        """Return a bootstrap interval of the explained stress over runs: low and high, (2, k).
+        """Return a bootstrap interval of an embedding's explained stress over runs: (2, k).
 
         Args:
             confidence: Coverage.
@@ -314,7 +314,7 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @validate()
     def transform(self, X: Any) -> Float[np.ndarray, "models k"]:
-        """Return models embedded by their predictions, or by their distances to the landmarks.
+        """Return the embedding of further models, from predictions or distances to the landmarks.
 
         x = −½(d − d·w − column means + grand mean)·V·sign(λ)/√|λ|.
 
@@ -358,7 +358,7 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
 
     @property
     def _is_tiled(self) -> bool:
-        """Whether distances are computed tile by tile: Bhattacharyya distances."""
+        """Whether the embedding computes its distances tile by tile: Bhattacharyya distances."""
         return self.metric == "bhattacharyya" and not self._is_gaussian
 
     @property
@@ -366,7 +366,7 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         return self.embedding_.shape[1]
 
     def _between(self, models: Any, others: np.ndarray) -> np.ndarray:
-        """Return the distances between predictions, (models, others)."""
+        """Return the distances that the embedding needs between predictions, (models, others)."""
         if self._is_tiled:
             return self._rule().between(others).astype(float, copy=False)
         first, second = (np.asarray(part[:], dtype=float) for part in (models, others))
@@ -377,7 +377,7 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         )
 
     def _rounding(self, distances: np.ndarray, weights: np.ndarray) -> float:
-        """Return a rounding-error bound on the norm of the centred distances."""
+        """Return a rounding bound on the norm of an embedding's centred distances."""
         squares = float(weights @ distances**2 @ weights)
         if not self._is_tiled:
             return rounding_of_centred(distances.shape, squares)

@@ -36,7 +36,7 @@ def leading_pairs(
     most: int = 20,
     max_passes: int = 60,
 ) -> Leading:
-    """Return the k eigenpairs of largest magnitude by block Lanczos (Krylov), for the manifold.
+    """Return the k eigenpairs of largest magnitude by a block Krylov space, for the manifold.
 
     The basis grows by the block A Q_last, orthogonalised against all of the basis; images of all
     basis vectors are kept, so every residual is a true one. When the basis holds `most` blocks it

@@ -28,7 +28,7 @@ def as_probabilities(predictions: np.ndarray) -> np.ndarray:
 
 
 def open_models(X: Any) -> Any:
-    """Return models' predictions as a lazy array with `.shape` and slicing.
+    """Return models' predictions opened as a lazy array with `.shape` and slicing.
 
     Args:
         X: An array, a tensor, a zarr array (or anything else with `.shape` that is sliced into
@@ -67,7 +67,7 @@ def open_models(X: Any) -> Any:
 
 
 def take_models(models: Any, chosen: np.ndarray) -> np.ndarray:
-    """Return the predictions of selected models, from an array that may be on disk."""
+    """Return selected models' predictions from an array that may be on disk."""
     if isinstance(models, np.ndarray):
         return models[chosen]
     if len(chosen) == models.shape[0]:
@@ -76,7 +76,7 @@ def take_models(models: Any, chosen: np.ndarray) -> np.ndarray:
 
 
 def model_weights(given: np.ndarray | None, count: int) -> np.ndarray:
-    """Return the weight (models,) of each model's predictions, uniform by default."""
+    """Return the weight (models,) that each model's predictions have, uniform by default."""
     if given is None:
         return np.ones(count)
     weights = check_array("sample_weight", given)

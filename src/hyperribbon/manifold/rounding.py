@@ -81,7 +81,7 @@ def rounding_of_stress(norm: float, rounding: float) -> float:
 
 
 def _log_masses(models: Any, rule: TileRule, memory: float) -> np.ndarray:
-    """Return (models,), the mean over samples of the logarithm of what probabilities sum to."""
+    """Return (models,) for a rounding bound: the mean log of what probabilities sum to."""
     if rule.floor is not None:  # they are divided by their sum, in their own type
         own = models.dtype if np.issubdtype(models.dtype, np.floating) else float
         return np.full(models.shape[0], (models.shape[2] + 1) * np.finfo(own).eps / 2)

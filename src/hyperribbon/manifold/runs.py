@@ -81,15 +81,15 @@ class Trajectories:
         return f"Trajectories({len(self)} runs, {models} models, {samples} samples, {self.kind})"
 
     def stack(self) -> Float[np.ndarray, "models samples classes"]:
-        """Return the models of all runs, one run after the other."""
+        """Return the models of all runs in one array, one run after the other."""
         return np.concatenate(self.paths)
 
     def split(self, rows: np.ndarray) -> list[np.ndarray]:
-        """Return rows that belong to the models of `stack` by run."""
+        """Return rows for the models of `stack` run by run."""
         return np.split(rows, np.cumsum([len(path) for path in self.paths])[:-1])
 
     def progress(self, targets: Any) -> list[np.ndarray]:
-        """Return the progress of each run from ignorance to the true labels, see `progress`.
+        """Return each run's progress from ignorance to the true labels.
 
         Args:
             targets: (samples,), class labels.

@@ -39,7 +39,7 @@ class TileRule:
             check_positive("floor", self.floor)
 
     def between(self, P: np.ndarray, Q: np.ndarray | None = None) -> np.ndarray:
-        """Return the distances between two blocks of models, in the rule's precision."""
+        """Return the distances of a tile to be stored, between two blocks of models."""
         distances = bhattacharyya(P, Q, log=self.log, floor=self.floor, precision=self.precision)
         return distances.astype(self.dtype, copy=False)
 
@@ -87,7 +87,7 @@ class Distances:
 
     @property
     def pairs(self) -> list[tuple[int, int]]:
-        """The tiles of the upper triangle, ordered for block reuse."""
+        """The stored tiles of the upper triangle, ordered so that blocks are reused."""
         found = []
         for row in range(len(self.blocks)):
             columns = range(row, len(self.blocks))
@@ -101,7 +101,7 @@ class Distances:
         weights: np.ndarray | None = None,
         advance: Callable[[int], Any] | None = None,
     ) -> np.ndarray:
-        """Return D X of the stored tiles for a block (n, b), in float64.
+        """Return D X from the stored tiles for a block (n, b), in float64.
 
         Args:
             X: The block.
@@ -141,14 +141,14 @@ class Distances:
         return tile
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave what another process opens or makes itself."""
+        """Leave out of a pickle what another process opens itself: models and stored tiles."""
         state = self.__dict__ | {"executor": None, "blocks": None}
         if self.source is not None:
             state["models"] = None
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Open the models where the distances arrive."""
+        """Open the models and stored tiles where the distances arrive."""
         self.__dict__.update(state)
         if self.models is None:
             self.models = open_models(self.source)
@@ -183,7 +183,7 @@ class Distances:
 
 
 def rows_in_a_block(shape: tuple[int, ...], rule: TileRule, memory: float) -> int:
-    """Return the models in a block so that a tile is formed within a quarter of the memory.
+    """Return the models in a block such that a stored tile takes a quarter of the memory.
 
     Two blocks of predictions and of their roots are there at once, and the tile three times.
     """

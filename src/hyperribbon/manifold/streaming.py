@@ -162,7 +162,7 @@ def stream_inpca(
     streaming: Streaming | None = None,
     seed: int = 0,
 ) -> StreamedInPCA:
-    """Return the leading InPCA components of any number of models, tile by tile.
+    """Return the leading InPCA components of any number of models, streamed tile by tile.
 
     Tiles of D are computed from blocks of predictions and kept on disk, or recomputed in every pass
     if they do not fit there. The leading eigenpairs of W = −½ L D Lᵀ (by magnitude) come from block
@@ -240,7 +240,7 @@ def stream_inpca(
 def cross_product(
     models: Any, fitted: Any, block: np.ndarray, rule: TileRule, memory: float
 ) -> np.ndarray:
-    """Return d @ block for the distances d of models to the fitted ones, tile by tile.
+    """Return d @ block, streaming the distances d of models to the fitted ones.
 
     Args:
         models: (m, samples, classes), from `open_models`.
@@ -261,13 +261,13 @@ def cross_product(
 
 
 def orient(vectors: np.ndarray) -> np.ndarray:
-    """Fix the sign of every column: its largest entry is positive."""
+    """Fix the sign of every streamed component: its largest entry is positive."""
     largest = np.abs(vectors).argmax(axis=0)
     return vectors * np.sign(vectors[largest, np.arange(vectors.shape[1])])
 
 
 def projection(values: np.ndarray, vectors: np.ndarray, roots: np.ndarray) -> np.ndarray:
-    """Return R^½ V sign(λ)/√|λ|, by which centred distances are multiplied to give coordinates.
+    """Return R^½ V sign(λ)/√|λ|, which makes coordinates of streamed centred distances.
 
     Columns whose λ is below 1e-16 of the largest are zero.
     """
@@ -287,17 +287,17 @@ class _CentredDistances:
 
     @property
     def centring(self) -> Centring:
-        """How the distances are centred, known after the first product."""
+        """How streamed distances are centred, known after the first product."""
         assert self._centring is not None
         return self._centring
 
     def multiply(self, block: np.ndarray) -> np.ndarray:
-        """Return R^½ W R^½ @ block, streamed tile by tile."""
+        """Stream the product R^½ W R^½ @ block, tile by tile."""
         roots = np.sqrt(self._r)[:, None]
         return roots * self.plain(roots * block)
 
     def plain(self, block: np.ndarray) -> np.ndarray:
-        """Return W @ block = −½ L D Lᵀ @ block."""
+        """Stream the product W @ block = −½ L D Lᵀ @ block."""
         w = self._r / self._r.sum()
         if self._centring is None:
             product = self._pass(np.column_stack([block, w]), self._r)
@@ -328,14 +328,14 @@ class _Bar:
         self._passes = 0
 
     def next(self, tiles: int) -> Any:
-        """Start a pass over the tiles; return a callback for finished tiles."""
+        """Start a streaming pass over the tiles; return a callback for finished tiles."""
         self._passes += 1
         task = self._progress.add_task(f"distances, pass {self._passes}", total=tiles)
         return lambda count: self._progress.advance(task, count)
 
 
 def _folder(settings: Streaming, count: int, rule: TileRule, stack: ExitStack) -> Path | None:
-    """Return the folder for the tiles, or None if they do not fit on disk."""
+    """Return the folder for the tiles that are streamed, or None if they do not fit on disk."""
     place = Path(tempfile.gettempdir() if settings.folder is None else settings.folder)
     room = free_disk(place) / 2 if settings.disk is None else settings.disk
     if disk_bytes(count, rule) > room:

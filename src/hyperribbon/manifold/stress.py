@@ -65,7 +65,7 @@ def stress_of_landmarks(distances: np.ndarray, weights: np.ndarray, count: int) 
 
 
 def share_of_stress(leading: np.ndarray, total: float) -> np.ndarray:
-    """Return 1 − √(1 − Σ_{i≤k} λᵢ²/total) for k = 1, 2, …; NaN where there is no stress at all."""
+    """Return the explained stress 1 − √(1 − Σ_{i≤k} λᵢ²/total) by k; NaN where there is none."""
     share = np.cumsum(leading**2) / (total or np.nan)
     return 1 - np.sqrt(np.clip(1 - share, 0, None))
 

@@ -43,7 +43,7 @@ class _Tile:
 
 
 def usual_workers() -> int:
-    """Return the threads that compute tiles: those of torch, or of numpy without torch.
+    """Return how many threads compute tiles: torch's, or numpy's without torch.
 
     It affects the run time of a sum, not its digits.
     """
@@ -96,7 +96,7 @@ def sum_logs(
 
 
 def _upper_half(tile: _Tile) -> list[tuple[_Tile, _Tile]]:
-    """Return two pairs that cover a tile's pairs of distinct models, skipping a quarter.
+    """Return two pairs that cover a diagonal tile's distinct models, skipping a quarter.
 
     The second half meets a copy of itself: numpy multiplies a matrix by its own transpose with
     another routine, three times slower at this size.
@@ -151,7 +151,7 @@ def _tile(row: _Tile, column: _Tile, log: bool, kind: Precision) -> tuple[np.nda
 def _sum_small_logs(
     row: _Tile, column: _Tile, group: slice, log: bool, kind: Precision
 ) -> tuple[np.ndarray, int]:
-    """Return Σ log of a tile's affinities and how many of them were too small to use."""
+    """Return Σ log of a tile's affinities, and how many of them were too small to use."""
     affinities = row.roots[group].transpose(0, 2, 1) @ column.roots[group]
     low = np.nonzero(affinities < kind.smallest)
     affinities[low] = 1

@@ -53,7 +53,7 @@ def ignorance(samples: int, classes: int) -> Float[np.ndarray, "samples classes"
 def geodesic(
     start: np.ndarray, end: np.ndarray, tau: float | np.ndarray
 ) -> Float[np.ndarray, "*k samples classes"]:
-    """Return points on the geodesic between two models in the Fisher metric.
+    """Return points on the geodesic between two models, which trajectories are compared with.
 
     Square roots of probabilities lie on a sphere, one for each sample; the path follows its great
     circle,
@@ -82,7 +82,7 @@ def progress(
     *,
     distance: Literal["angle", "bhattacharyya"] = "angle",
 ) -> Float[np.ndarray, "models"]:
-    """Return the progress of each model along the geodesic from ignorance to truth, (models,).
+    """Return how far each model of a trajectory is along the geodesic from ignorance to truth.
 
     It is the τ in [0, 1] whose point on the geodesic is nearest to the model, in the mean over
     samples of the angle arccos Σ√(pq) or of the Bhattacharyya distance −log Σ√(pq). Only the
@@ -184,7 +184,7 @@ def trajectory_distances(
 
 
 def _circle(cosine: np.ndarray, tau: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights of start and end on the geodesic's great circle at τ."""
+    """Return the weights of start and end on a geodesic's great circle at τ."""
     theta = np.arccos(np.clip(cosine, -1, 1))
     sine = np.sin(theta)
     near = sine < 1e-8

@@ -13,7 +13,7 @@ from hyperribbon.core.checks import ArgumentError, check_choice, check_readable,
 
 
 def _check_series(mark: Any, shapes: Mapping[str, tuple[int | None, ...]]) -> None:
-    """Check that fields are numbers of given shapes, in which None is any length; NaN is a gap."""
+    """Check that a chart's fields are numbers of given shapes; None is any length, NaN a gap."""
     for name, wanted in shapes.items():
         value = getattr(mark, name)
         check_readable(name, value)

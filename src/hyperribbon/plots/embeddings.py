@@ -90,7 +90,7 @@ def _axis_title(embedding: InPCA, index: int) -> str:
 def plot_dendrogram(
     distances: np.ndarray, labels: Sequence[str], *, ax: Axes | None = None
 ) -> Axes:
-    """Draw which runs are similar, by average linkage, and return the axes.
+    """Draw which runs of an embedding are similar, by average linkage; return the axes.
 
     Args:
         distances: (runs, runs), such as `Trajectories.distances`.

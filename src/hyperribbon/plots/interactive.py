@@ -21,7 +21,7 @@ _LONG = 34  # characters of a vertical axis title that fit beside a small chart
 
 
 def log_step(*values: ArrayLike) -> str | None:
-    """Return the labels of a logarithmic axis: "D2" for 1, 2 and 5, None for plotly's own choice.
+    """Return the labels of an interactive chart's logarithmic axis: "D2" for 1, 2 and 5.
 
     Over one to three decades that is every digit, and the labels of 7, 8 and 9 touch.
 
@@ -36,7 +36,7 @@ def log_step(*values: ArrayLike) -> str | None:
 
 @validate(chart=instance(Chart, "Give plots.Chart(...)."))
 def draw_interactive(chart: Chart) -> go.Figure:
-    """Return a chart as a plotly figure; names in it cannot carry markup.
+    """Return a chart as an interactive plotly figure; names in it cannot carry markup.
 
     Args:
         chart: What to draw.
@@ -90,7 +90,7 @@ def draw_interactive(chart: Chart) -> go.Figure:
 
 
 def _wrap(text: str) -> str:
-    """Return an axis title in lines that fit beside a small chart."""
+    """Return an axis title in lines that fit beside a small interactive chart."""
     return "<br>".join(escape(line) for line in wrap(text, _LONG))
 
 
@@ -137,7 +137,7 @@ def _path(figure: go.Figure, mark: Path, color: str) -> None:
 
 
 def _level(figure: go.Figure, chart: Chart, mark: Level) -> None:
-    """Draw a level as a curve across the others, so that it follows when an axis is switched."""
+    """Draw an interactive chart's level as a curve, so that it follows when an axis is switched."""
     if any(isinstance(other, Bars) for other in chart.marks):
         bars = next(other for other in chart.marks if isinstance(other, Bars))
         ends: list[Any] = [escape(bars.names[0]), escape(bars.names[-1])]

@@ -107,5 +107,5 @@ def _level(axis, mark: Level) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return text that matplotlib does not read as mathematics."""
+    """Return text of a printed chart so that matplotlib does not read it as mathematics."""
     return text.replace("$", r"\$")

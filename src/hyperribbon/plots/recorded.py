@@ -27,14 +27,14 @@ def _trajectory(argument: str, value: Any) -> Any:
 
 @validate(trajectory=_trajectory, name=text)
 def draw_metric(trajectory: Trajectory, name: str, ax: Axes | None = None) -> Axes:
-    """Draw a metric over training and return the axes; see `metric_chart`."""
+    """Draw a recorded metric over training and return the axes; see `metric_chart`."""
     figure = draw(metric_chart(trajectory, name), ax)
     return figure.axes[0] if ax is None else ax
 
 
 @validate(trajectory=_trajectory, name=text)
 def metric_chart(trajectory: Trajectory, name: str) -> Chart:
-    """Return a chart of a metric over training, with "name.limit" if that was recorded.
+    """Return a chart of a recorded metric over training, with its limit if there is one.
 
     The line skips records without a measurement. A vector-valued metric, such as eigenvalues, has
     one curve for each of its first eight entries.

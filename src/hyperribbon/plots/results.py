@@ -85,7 +85,7 @@ def plot_relation(result: Result, ax: Axes | None = None) -> Axes:
 
 
 def plot_spectrum(result: Spectrum, ax: Axes | None = None) -> Axes:
-    """Draw eigenvalues by number, with their bounds; those not converged are hollow."""
+    """Draw a spectrum result: eigenvalues by number with bounds, hollow where not converged."""
     axes = _axes(result, ax)
     table = result.to_frame()
     values, done = table["eigenvalue"].to_numpy(), table["converged"].to_numpy(bool)
@@ -101,7 +101,7 @@ def plot_spectrum(result: Spectrum, ax: Axes | None = None) -> Axes:
 
 
 def plot_estimate(result: Estimate, ax: Axes | None = None) -> Axes:
-    """Draw an estimate: a number with its 95% interval."""
+    """Draw an estimate as a result: a number with its 95% interval."""
     axes = _axes(result, ax)
     low, high = result.interval()
     reach = [[result.value - low], [high - result.value]]
@@ -113,7 +113,7 @@ def plot_estimate(result: Estimate, ax: Axes | None = None) -> Axes:
 
 
 def plot_density(result: Density, ax: Axes | None = None) -> Axes:
-    """Draw a spectral density with its band, on a logarithmic axis."""
+    """Draw a spectral density as a result, with its band, on a logarithmic axis."""
     axes = _axes(result, ax)
     table = result.to_frame()
     (line,) = axes.plot(table["eigenvalue"], table["density"])
@@ -125,7 +125,7 @@ def plot_density(result: Density, ax: Axes | None = None) -> Axes:
 
 
 def plot_plan(result: Plan, ax: Axes | None = None) -> Axes:
-    """Draw the time of every route to a spectrum; those that do not fit in memory are grey."""
+    """Draw a plan as a result: the time of every route, grey where memory is short."""
     axes = _axes(result, ax)
     seconds = np.array([route.seconds for route in result.routes])
     colors = [COLORS[0] if route.fits else "0.75" for route in result.routes]
@@ -135,7 +135,7 @@ def plot_plan(result: Plan, ax: Axes | None = None) -> Axes:
 
 
 def plot_criticality(result: Criticality, ax: Axes | None = None) -> Axes:
-    """Draw the drop of the metric when each layer is reset, and the tolerance."""
+    """Draw the result of resetting each layer: the drop of the metric, and the tolerance."""
     axes = _axes(result, ax)
     layers = result.layers
     colors = [{"critical": COLORS[1], "robust": COLORS[0]}.get(e.verdict, "0.6") for e in layers]
@@ -148,7 +148,7 @@ def plot_criticality(result: Criticality, ax: Axes | None = None) -> Axes:
 
 
 def plot_sweep(result: Sweep, ax: Axes | None = None) -> Axes:
-    """Draw a measure of sub-networks over the fraction selected, with two standard errors."""
+    """Draw a sweep's result over the fraction selected, with two standard errors."""
     axes = _axes(result, ax)
     table = result.to_frame().sort_values("fraction")
     (line,) = axes.plot(table["fraction"], table["value"], "o-", ms=3)
@@ -159,7 +159,7 @@ def plot_sweep(result: Sweep, ax: Axes | None = None) -> Axes:
 
 
 def plot_prunable(result: Prunable, ax: Axes | None = None) -> Axes:
-    """Draw the metric over the fraction pruned, with two standard errors of the paired drop."""
+    """Draw the result of pruning: the metric by fraction, with two errors of the paired drop."""
     axes = _axes(result, ax)
     axes.axvspan(*result.interval, color=COLORS[1], alpha=0.2, lw=0)
     axes.axvline(result.fraction, color=COLORS[1], label=f"{result.fraction:.1%}")
@@ -179,7 +179,7 @@ def plot_prunable(result: Prunable, ax: Axes | None = None) -> Axes:
 
 
 def plot_overlap(result: Overlap, ax: Axes | None = None) -> Axes:
-    """Draw an overlap beside what independence gives, with two standard deviations."""
+    """Draw an overlap result beside independence, with two standard deviations."""
     axes = _axes(result, ax)
     errors = np.array([0.0, 2 * result.stderr])
     values = np.array([result.ratio, result.expected])
@@ -200,7 +200,7 @@ def plot_points(result: StreamedInPCA, ax: Axes | None = None) -> Axes:
 
 
 def plot_history(result: TrainingResult, ax: Axes | None = None) -> Axes:
-    """Draw the training loss, and the test loss if there is one, over the epochs."""
+    """Draw a training result: the loss, and the test loss if any, over the epochs."""
     axes = _axes(result, ax)
     table = result.to_frame()
     _lines(axes, table, [name for name in ("epoch", "loss", "test_loss") if name in table])
@@ -210,7 +210,7 @@ def plot_history(result: TrainingResult, ax: Axes | None = None) -> Axes:
 
 
 def plot_batch_sharpness(result: BatchSharpness, ax: Axes | None = None) -> Axes:
-    """Draw the distribution of the sharpness over mini-batches, its mean, and the pooled value."""
+    """Draw the result of sharpness over mini-batches: distribution, mean, pooled value."""
     axes = _axes(result, ax)
     axes.hist(result.values, bins="auto", alpha=0.5, label=f"batches of {result.batch_size}")
     axes.axvline(result.mean, color=COLORS[0], label="their mean")
@@ -221,7 +221,7 @@ def plot_batch_sharpness(result: BatchSharpness, ax: Axes | None = None) -> Axes
 
 
 def plot_layer_curvature(result: LayerCurvature, ax: Axes | None = None) -> Axes:
-    """Draw the largest eigenvalue of every layer's block."""
+    """Draw a result by layer: the largest eigenvalue of every block."""
     axes = _axes(result, ax)
     _bars(axes, list(result.layers), result.eigenvalues[:, 0], result.residuals[:, 0])
     axes.set_xlabel("largest eigenvalue of the layer's block")
@@ -229,7 +229,7 @@ def plot_layer_curvature(result: LayerCurvature, ax: Axes | None = None) -> Axes
 
 
 def plot_variance_flatness(result: VarianceFlatness, ax: Axes | None = None) -> Axes:
-    """Draw variance against flatness, mode by mode, and the fitted power law."""
+    """Draw a result's variance against flatness, mode by mode, and the power law."""
     axes = _axes(result, ax)
     table = result.to_frame()
     table = table[(table["variance"] > 0) & (table["flatness"] > 0)]
@@ -255,7 +255,7 @@ def plot_variance_flatness(result: VarianceFlatness, ax: Axes | None = None) -> 
 
 
 def plot_layer_fluctuations(result: LayerFluctuations, ax: Axes | None = None) -> Axes:
-    """Draw measured and predicted variances of a layer against the curvature along its modes."""
+    """Draw a layer's result: measured and predicted variances against the curvature."""
     axes = _axes(result, ax)
     table = result.to_frame()
     table = table[table["curvature"] > 0]
@@ -276,7 +276,7 @@ def plot_layer_fluctuations(result: LayerFluctuations, ax: Axes | None = None) -
 
 
 def plot_fluctuations(result: Fluctuations, ax: Axes | None = None) -> Axes:
-    """Draw ψ with its interval, one row per layer; open circles: the layer is not stationary."""
+    """Draw the result ψ with its interval, a row per layer; open circles: not stationary."""
     axes = _axes(result, ax)
     table = result.to_frame().assign(place=np.arange(len(result.layers))[::-1])
     place = np.asarray(table["place"])
@@ -320,7 +320,7 @@ def _table(result: Result) -> pd.DataFrame:
 
 
 def _lines(axes: Axes, table: pd.DataFrame, names: list[str]) -> None:
-    """Draw columns over the first of them."""
+    """Draw columns of a result over the first of them."""
     marker = "o" if len(table) <= _MARKED else ""
     for name in names[1:]:
         axes.plot(table[names[0]], table[name], marker=marker, ms=3, label=_plain(name))
@@ -355,5 +355,5 @@ def _logarithmic(axes: Axes, values: np.ndarray) -> None:
 
 
 def _plain(text: str) -> str:
-    """Return text that matplotlib does not read as mathematics."""
+    """Return text of a result's plot that matplotlib does not read as mathematics."""
     return text.replace("$", r"\$")

@@ -82,7 +82,7 @@ def new_figure(
 
 @validate(figure=instance(Figure, "Give a matplotlib figure."))
 def label_logs(figure: Figure) -> None:
-    """Label short logarithmic axes with a few round numbers."""
+    """Label short logarithmic axes in the common style: with a few round numbers."""
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
             default = isinstance(axis.get_minor_formatter(), LogFormatterSciNotation)

@@ -43,13 +43,13 @@ class LabelledData(NamedTuple):
 
     @property
     def classes(self) -> int:
-        """Number of classes of the data's labels; number of outputs otherwise."""
+        """Number of classes of a loaded data set's labels; number of outputs otherwise."""
         if self.targets.is_floating_point():
             return self.targets.shape[1]
         return int(self.targets.max()) + 1
 
     def flat(self) -> LabelledData:
-        """Return the same data with each input as one row, (n, d)."""
+        """Return a loaded data set with each input as one row, (n, d)."""
         return LabelledData(self.inputs.flatten(1), self.targets)
 
 

@@ -18,7 +18,7 @@ _BATCH = 64
 
 
 def read_sequences(path: Path, tokens: int) -> tuple[np.ndarray, np.ndarray]:
-    """Break a text file into sequences of tokens, each with the token that follows it.
+    """Break text into sequences of tokens, each with the token that follows it.
 
     Args:
         path: A UTF-8 text file, or a folder of .txt files.
@@ -61,7 +61,7 @@ def _list_files(path: Path) -> list[Path]:
 
 
 def embed_sequences(sequences: torch.Tensor) -> torch.Tensor:
-    """Return the last hidden layer of the encoder: (n, tokens, 384) from token numbers (n, tokens).
+    """Return the encoder's last layer for sequences of a text, (n, tokens, 384).
 
     Every sequence is enclosed in the encoder's two special tokens, which are omitted from the
     result.

@@ -72,7 +72,7 @@ def _group_allowances(root: Path) -> Iterator[int]:
 
 
 def _left(mount: Path, group: str, limit: str, used: str, cached: tuple[str, str]) -> Iterator[int]:
-    """Yield the memory that a control group and its parents leave, in a container too."""
+    """Yield the device memory that a control group and its parents leave, in a container too."""
     inner = mount / group.strip("/")
     for folder in (inner, *inner.parents):
         if not folder.is_relative_to(mount):

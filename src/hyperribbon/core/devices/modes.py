@@ -12,7 +12,7 @@ _WITH_AUTOCAST = ("cpu", "cuda", "xpu", "mps", "hpu", "privateuseone")
 
 @contextmanager
 def plain_arithmetic() -> Generator[None]:
-    """Compute in the operands' precision, without gradients and outside of inference mode.
+    """Leave autocast, gradient and inference modes: compute in the operands' precision.
 
     Also a decorator; a model that the function evaluates runs as its `Risk` remembers.
     """
@@ -42,7 +42,7 @@ def _autocast_devices() -> tuple[str, ...]:
 
 @contextmanager
 def without_autocast_cache() -> Generator[None]:
-    """Let autocast cast weights whenever they are used.
+    """Let torch's autocast mode cast weights whenever they are used.
 
     By itself it keeps what it has cast for as long as it is in force: weights that are trained
     within it would be evaluated as they were at the start.
@@ -60,7 +60,7 @@ def without_autocast_cache() -> Generator[None]:
 
 @contextmanager
 def outside_inference_mode() -> Generator[None]:
-    """Leave inference mode, in which torch keeps nothing to differentiate by, while it is in force.
+    """Leave torch's inference mode, in which nothing can be differentiated.
 
     Torch is not imported for it: who is in inference mode has done so.
     """
@@ -74,7 +74,7 @@ def outside_inference_mode() -> Generator[None]:
 
 @contextmanager
 def preserve_random_state() -> Generator[None]:
-    """Give back the global random state of torch, numpy and Python as it was."""
+    """Give back the global random state and modes' state of torch, numpy and Python."""
     import random
 
     import numpy as np

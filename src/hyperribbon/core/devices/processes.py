@@ -208,7 +208,7 @@ class Processes:
         return part[: rows.stop - rows.start]
 
     def _home(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return a tensor on a device that the process group's backend can send from."""
+        """Return a tensor on a device from which the processes' backend can send."""
         tensor = tensor.contiguous()
         return tensor if self._device is None else tensor.to(self._device)
 
@@ -219,7 +219,7 @@ class Processes:
         return dist.get_global_rank(self._group, rank)
 
     def _call(self, collective: Callable[..., Any], *arguments: Any, **options: Any) -> None:
-        """Run a collective operation of the process group; explain its failure."""
+        """Run a collective operation of the processes; explain its failure."""
         try:
             collective(*arguments, group=self._group, **options)
         except RuntimeError as error:

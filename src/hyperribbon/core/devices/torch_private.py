@@ -89,7 +89,7 @@ class FlopCounter(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Run an operation and count it."""
+        """Count an operation and run it, by torch's private dispatch mode."""
         result = func(*args, **(kwargs or {}))
         count = flop_registry.get(func._overloadpacket)
         self.flops += 0 if count is None else count(*args, **(kwargs or {}), out_val=result)
@@ -97,13 +97,13 @@ class FlopCounter(TorchDispatchMode):
 
 
 def is_transformed() -> bool:
-    """Whether a function transform (torch.func.vmap, grad, …) is at work."""
+    """Whether a function transform is at work (torch.func.vmap, grad, …), by torch's internals."""
     ask = getattr(torch._C, "_are_functorch_transforms_active", None)
     return True if ask is None else ask()
 
 
 def without_function_modes(function: Callable[Given, Returned]) -> Callable[Given, Returned]:
-    """Let no torch function mode see the calls of a function, which slows each of them down."""
+    """Let no torch function mode see a function's calls, by torch's private switch."""
 
     @wraps(function)
     def run(*args: Given.args, **kwargs: Given.kwargs) -> Returned:
@@ -114,7 +114,7 @@ def without_function_modes(function: Callable[Given, Returned]) -> Callable[Give
 
 
 def as_one_operation(function: Callable[[], Returned]) -> Returned:
-    """Run a function which a dispatch mode that has `see_whole` is to see as one operation."""
+    """Run a function as one operation for private dispatch modes that have `see_whole`."""
     see = getattr(_get_current_dispatch_mode(), "see_whole", None)
     if see is None:
         return function()
@@ -125,13 +125,13 @@ def as_one_operation(function: Callable[[], Returned]) -> Returned:
 
 
 def is_differentiated(node: Any) -> bool:
-    """Whether the backward pass that is running goes through a node of the graph."""
+    """Whether the running backward pass goes through a node, by torch's private graph task."""
     ask = getattr(torch._C, "_will_engine_execute_node", None)
     return True if ask is None else ask(node)
 
 
 def keeps_other_tensors() -> bool:
-    """Whether hooks replace the tensors that are saved for backward passes, as checkpoints do."""
+    """Whether hooks replace the tensors saved for backward passes, by torch's internals."""
     return _own_hooks.depth > 0 if _ask_hooks is None else _ask_hooks(True) is not None
 
 
@@ -140,7 +140,7 @@ class _Depth(threading.local):
 
 
 def _count_hooks(kind: Any, own: _Depth) -> None:
-    """Count, thread by thread, how many hooks on saved tensors are in force.
+    """Count by torch's internals, per thread, the hooks on saved tensors in force.
 
     Args:
         kind: `torch.autograd.graph.saved_tensors_hooks`, which checkpoints derive theirs from.
@@ -168,7 +168,7 @@ if _ask_hooks is None:  # torch 2.4 cannot be asked
 
 @contextmanager
 def without_onednn() -> Generator[None]:
-    """Let torch use its own kernels; its public switch warns on some processors."""
+    """Let torch use its own kernels, by a private switch: the public one warns."""
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:
@@ -179,7 +179,7 @@ def without_onednn() -> Generator[None]:
 
 @contextmanager
 def without_fallback_warnings() -> Generator[None]:
-    """Let vmap take operations one by one in silence where a version of torch has no other way."""
+    """Silence vmap where it takes operations one by one, by a private switch of torch."""
     switch = getattr(torch._C._functorch, "_set_vmap_fallback_warning_enabled", None)  # type: ignore
     if switch is None:
         yield

@@ -73,7 +73,7 @@ class Minibatches:
         return epoch_batches(self._samples, self.size, **how)
 
     def of_epoch(self, epoch: int, seed: int, start: int) -> Iterator[Any]:
-        """Yield the mini-batches that sampling gives for an epoch.
+        """Yield the mini-batches of an epoch as sampling draws them.
 
         Args:
             epoch: Epochs completed before this one.
@@ -94,7 +94,7 @@ class Minibatches:
 def epoch_batches(
     samples: int, batch_size: int, *, scheme: str, seed: int, epoch: int
 ) -> tuple[torch.Tensor, ...]:
-    """Sample an epoch: return the sample indices of every mini-batch.
+    """Return the sample indices of every mini-batch that sampling gives for an epoch.
 
     They depend only on (seed, epoch), so training can resume at any step.
 

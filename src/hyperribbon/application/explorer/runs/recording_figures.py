@@ -67,7 +67,7 @@ def draw_spectrum(trajectory: Trajectory, name: str) -> Drawing:
 
 
 def draw_metrics(trajectories: Mapping[str, Trajectory]) -> dict[str, Drawing]:
-    """Draw the figures of recordings: one per metric, with every run that has it.
+    """Return the figures of recordings: one per metric, with every run that has it.
 
     For vector-valued metrics, the first entry is drawn. A limit is drawn with the metric that it
     bounds; solver errors appear only in the table.
@@ -100,7 +100,7 @@ def draw_metric(
     title: str,
     colors: Sequence[str] = COLORS,
 ) -> Drawing:
-    """Draw the figure of a recorded metric, dashed the stability limit where there is one.
+    """Return the figure of a recorded metric, dashed the stability limit where there is one.
 
     Args:
         trajectories: Runs by the name in the legend.
@@ -152,7 +152,7 @@ def point_colors(trajectory: Trajectory) -> dict[str, np.ndarray]:
 
 
 def draw_embedding(trajectory: Trajectory, color: str, most: int = _MOST_RECORDS) -> Drawing:
-    """Draw the figure of a recording's predictions: their inPCA embedding in three dimensions.
+    """Return the figure of a recording's predictions: their inPCA embedding in 3D.
 
     Args:
         trajectory: A recorded run with predictions.

@@ -58,7 +58,7 @@ def matches(row: Mapping[str, Any], text: str) -> bool:
 
 
 def smooth(values: np.ndarray, weight: float) -> np.ndarray:
-    """Smooth a curve of the table of runs by s ← w·s + (1 − w)·v, without bias at the start.
+    """Return a curve of the table of runs smoothed by s ← w·s + (1 − w)·v, unbiased at the start.
 
     >>> smooth(np.array([1.0, 1.0, 4.0]), 0.5).round(3).tolist()
     [1.0, 1.0, 2.714]

@@ -434,7 +434,7 @@ class _Problem:
         return np.column_stack([chain.weights[0], total + np.linalg.pinv(after[0]) @ rest])
 
     def affine(self, name: str, k: int, limits: dict[str, Any], *, own_loss: bool) -> Rung:
-        """Return the linear network's curvature with all biases, under its loss or a squared one."""
+        """Return the linear network's curvature with all biases, by its own or a squared loss."""
         operator = _AffineCurvature(self.chain, own_loss=own_loss)
         options = {"certificate": "full", "eigenvectors": False, "tol": 1e-5} | limits
         values = eigsh(operator, k, **options).eigenvalues.numpy()

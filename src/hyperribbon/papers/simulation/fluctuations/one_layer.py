@@ -129,7 +129,7 @@ def simulate_one_layer(
     substeps: int | None = None,
     seed: int = 0,
 ) -> ChainStatistics:
-    """Simulate one-layer chains w ← w − λ∇L_B(w), L = ‖wᵀX − Y‖²/(2P); return their statistics.
+    """Return the statistics of simulated one-layer chains w ← w − λ∇L_B(w), L = ‖wᵀX − Y‖²/(2P).
 
     `dynamics="flow"` integrates the Langevin equation dw = −∇L dt + √λ ξ dt, ⟨ξξᵀ⟩ = C(w)δ(t−t'),
     by Euler–Maruyama steps of dt = λ/substeps, with the full noise covariance C(w) of sampling with
@@ -249,7 +249,7 @@ def trace_one_layer(
     start: np.ndarray | None = None,
     seed: int = 0,
 ) -> np.ndarray:
-    """Simulate one-layer chains of SGD; return the weights (T, chains, N) at steps of `record`.
+    """Return the weights (T, chains, N) of simulated one-layer chains at the steps of `record`.
 
     For relaxation, where the path itself matters; other arguments as in `simulate_one_layer`.
 

@@ -133,7 +133,7 @@ def simulate_two_layer(
     burn_in: int | None = None,
     seed: int = 0,
 ) -> TwoLayerEnsemble:
-    """Simulate chains of SGD on ‖Y − W₂W₁X‖²/(2P), all begun at (W1, W2); return the weights.
+    """Return the weights of simulated chains of SGD on ‖Y − W₂W₁X‖²/(2P), all from (W1, W2).
 
     `dynamics="flow"` integrates the nonlinear stochastic gradient flow instead, Euler–Maruyama with
     dt = λ, its noise Gaussian with the exact covariance of a minibatch at the current weights.

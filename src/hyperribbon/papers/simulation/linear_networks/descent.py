@@ -45,7 +45,7 @@ class HalvingSchedule:
         check_positive_int("window", self.window)
 
     def is_stalled(self, losses: Sequence[float] | np.ndarray, epoch: int, since: int) -> bool:
-        """Whether descent has stalled at the loss of `epoch`, so that the rate is halved.
+        """Return whether descent has stalled at the loss of `epoch`, so that the rate is halved.
 
         Args:
             losses: Losses of epochs 0, …, `epoch` at least.
