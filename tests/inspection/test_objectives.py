@@ -159,3 +159,41 @@ def test_pairs_of_samples_are_measured_together(quiet):
     assert found["model.loss"].value == pytest.approx(expected, rel=1e-9)
     assert found["hessian.largest"].value == pytest.approx(value, rel=1e-3)
     assert "model.accuracy" not in {quantity.key for quantity in found}
+
+
+def test_what_needs_a_loss_per_sample_is_skipped_where_samples_share_one(quiet):
+    """Alone, every sample of an InfoNCE batch has a loss of zero, whatever the weights."""
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2)), torch.randn(70, 6)
+
+    def loss(outputs, targets):
+        return F.cross_entropy(outputs @ outputs.T, torch.arange(len(outputs)))
+
+    found = hr.inspect(model, loss, (x, torch.zeros(70)), k=1, budget=10, console=quiet)
+    (step,) = [o for o in found.outcomes if o.step == "Sub-networks"]
+    assert step.status == "omitted"
+    assert "needs a loss per sample" in step.reason
+    assert not [quantity.key for quantity in found if quantity.key.startswith("subnetworks.")]
+
+
+def test_an_indefinite_gauss_newton_matrix_has_no_shares_of_its_trace(quiet):
+    torch.manual_seed(1)
+
+    class Distances(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 2))
+
+        def forward(self, anchor, positive, negative):
+            return self.body(anchor), self.body(positive), self.body(negative)
+
+    def loss(outputs, targets):
+        return F.triplet_margin_loss(*outputs, margin=2.0)
+
+    x = tuple(torch.randn(3, 70, 6))
+    op = hr.GGN(Distances(), loss, (x, torch.zeros(70)))
+    assert torch.linalg.eigvalsh(op.to_dense())[0] < 0
+    found = hr.inspect(Distances(), loss, (x, torch.zeros(70)), budget=15, console=quiet)
+    keys = {quantity.key for quantity in found}
+    assert "gauss_newton.largest" in keys
+    assert not keys & {"gauss_newton.share10", "gauss_newton.share50"}

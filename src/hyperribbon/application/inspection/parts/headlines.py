@@ -240,7 +240,8 @@ def measure_gauss_newton(level: Level, notebook: Notebook) -> None:
     rows = getattr(ggn, "gram_size", None)
     if rows is not None and rows < 2 * MANY:
         certainty += f", {SPAN} {rows} directions"
-    for count in (FEW, MANY) if total else ():
+    is_positive = total > 0 and _has_no_negative_eigenvalues(level, notebook, float(values[0]))
+    for count in (FEW, MANY) if is_positive else ():
         if count <= len(values):
             error = float(found.residuals.double().sum()) / total + whole.stderr / total
             share = float(values[:count].sum()) / total
@@ -248,6 +249,14 @@ def measure_gauss_newton(level: Level, notebook: Notebook) -> None:
             level.number(f"share{count}", name, share, error, how_found(found), certainty)
     if len(values) == MANY and values.sum() > 0:
         level.add(rank_quantity("rank50", "the", values))
+
+
+def _has_no_negative_eigenvalues(level: Level, notebook: Notebook, largest: float) -> bool:
+    """Whether the Gauss-Newton trace is a sum of positive parts, of which shares can be taken."""
+    if level.subject.risk.criterion.is_convex:
+        return True
+    low = eigenpairs(level.subject.ggn, 1, "SA", 0.1, notebook)
+    return float(low.eigenvalues[0]) > -1e-3 * largest
 
 
 def measure_ends(level: Level, notebook: Notebook) -> None:

@@ -204,6 +204,14 @@ def _read_layers(critical: list[str], count: int) -> str:
     return f"{named} {verb} critical: {few} of {count} layers cannot go back to their start."
 
 
+def _no_scores(level: Level, notebook: Notebook) -> str:
+    """Return why samples of this loss have no score of their own to prune by, or ""."""
+    subject = level.subject
+    if subject.risk.criterion.reduction != "whole" or is_classification(subject):
+        return ""
+    return "pruning needs a loss per sample, and here it depends on the others of the batch"
+
+
 def _products(level: Level, notebook: Notebook) -> float:
     """Return what the part on sub-networks costs; a forward pass is a quarter of a product."""
     layers = len(level.subject.risk.space.layers())
@@ -218,5 +226,6 @@ MEASUREMENTS = (
         run=subnetworks_part,
         products=_products,
         fewest=_FEWEST,
+        obstacle=_no_scores,
     ),
 )
