@@ -59,7 +59,7 @@ def _reset(model: nn.Module) -> None:
 def average_last_layer(
     model: nn.Module, batches: list[torch.Tensor], count: int, seed: int
 ) -> Float[torch.Tensor, "N N"] | None:
-    r"""Return the covariance of the initial outputs, averaged exactly over a linear last layer.
+    r"""Return the initial outputs' covariance, averaged exactly over a linear last layer.
 
     With independent initial weights of variance v and features h of the samples below the layer,
 
@@ -96,7 +96,7 @@ def average_last_layer(
 
 
 def _find_last_layer(model: nn.Module, batches: list[torch.Tensor]) -> str | None:
-    """Return the name of the linear layer whose outputs are the model's, or None."""
+    """Return the linear layer by which initial outputs are averaged, by name, or None."""
     layers = {name: m for name, m in model.named_modules() if type(m) is nn.Linear}
     given, whole = _calls(model, layers, batches[:1])
     if not isinstance(whole[0], torch.Tensor):

@@ -62,15 +62,15 @@ class FoundChain:
 
     @property
     def has_biases(self) -> bool:
-        """Whether any layer has a bias."""
+        """Whether any of the linear layers found has a bias."""
         return any(bias is not None for bias in self.biases)
 
     def curve(self, block: np.ndarray) -> np.ndarray:
-        """Return A_n u_n of every sample, A_n the loss's curvature in the chain's outputs."""
+        """Return A_n u_n per sample, A_n the loss's curvature in the linear layers' outputs."""
         return self._curve(block)
 
     def augmented(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
-        """Return layers that carry the constant 1 along, and which of their entries are trained."""
+        """Return linear layers that carry the constant 1 along, and which entries are trained."""
         if not self.has_biases:
             return self.weights, [np.ones(weight.shape, dtype=bool) for weight in self.weights]
         layers, trained = [], []
@@ -242,7 +242,7 @@ def _last_chain(risk: Risk, calls: _Calls) -> _Calls:
 
 
 def _why_not(risk: Risk, name: str, layer: nn.Module, given: Any, output: Any, uses: int) -> str:
-    """Return why a layer is no part of a chain, or ""."""
+    """Return why a layer cannot be one of the linear layers that end a model, or ""."""
     if not isinstance(layer, nn.Linear) or not isinstance(given, torch.Tensor) or given.ndim != 2:
         return "its last layer with weights is not a linear layer on vectors (n, d)"
     own = dict(risk.function.module.named_parameters(remove_duplicate=False))
@@ -268,7 +268,7 @@ def names_of(name: str, layer: Any) -> list[str]:
 
 
 def _connect(risk: Risk, batch: Any, chain: _Calls, outputs: torch.Tensor) -> _Calls:
-    """Return the end of a chain in which each layer is given what the one before it put out.
+    """Return the end of the linear layers in which each is given the output of the one before.
 
     Where samples are exchanged in a layer's output, and in nothing else, what follows it alone has
     them exchanged too; a parallel map or a skip connection does not.

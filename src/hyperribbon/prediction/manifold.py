@@ -366,7 +366,7 @@ def _root(covariance: np.ndarray) -> np.ndarray:
 
 
 def _descend(problem: _Problem, steps: int, lr: float, networks: int) -> ManifoldPrediction:
-    """Follow f ← f − lr·Θ ∇L(f) from sampled initial outputs, with the kernels in turn."""
+    """Follow f ← f − lr·Θ ∇L(f) to predict the manifold, from sampled initial outputs."""
     kernels = list(problem.kernels())
     kernel = np.mean(kernels, axis=0)
     trajectories = np.zeros((networks, steps, len(kernel)), dtype=np.float32)
@@ -416,7 +416,7 @@ class _Moments:
         self.count, self.total, self.squares = 0, np.zeros(size), np.zeros((size, size))
 
     def add(self, points: np.ndarray) -> None:
-        """Add points (m, N) of the measured manifold."""
+        """Add points (m, N) of a measured manifold to its moments."""
         points = points.astype(np.float64)
         self.count += len(points)
         self.total += points.sum(axis=0)
@@ -476,11 +476,11 @@ class _Problem:
         return _outputs(self.risk.at(network.state_dict()))
 
     def tangent_kernel(self, weights: dict[str, torch.Tensor]) -> np.ndarray:
-        """Return Θ = JJᵀ at some weights on all samples: (nC, nC)."""
+        """Return the kernel Θ = JJᵀ that predicts the manifold, on all samples: (nC, nC)."""
         return NTK(self.risk.at(weights)).to_dense().double().cpu().numpy()
 
     def kernel_drift(self, weights: dict[int, dict[str, torch.Tensor]]) -> dict[int, float]:
-        """Return ‖Θ_t − Θ_0‖/‖Θ_0‖ by step."""
+        """Return ‖Θ_t − Θ_0‖/‖Θ_0‖ by step, by which a predicted manifold may be off."""
         kernels = {step: self.tangent_kernel(named) for step, named in weights.items()}
         first = kernels[min(kernels)]
         return {
@@ -489,14 +489,14 @@ class _Problem:
         }
 
     def kernels(self) -> Iterator[np.ndarray]:
-        """Yield the tangent kernels of several initialisations."""
+        """Yield the tangent kernels of several initialisations, to predict the manifold by."""
         least, most = _KERNELS
         count = min(max(_EIGENVECTORS // self.shape.numel() ** 2, least), most)
         for network in self.draw(count):
             yield self.tangent_kernel(network.state_dict())
 
     def initial_covariance(self, initializations: int | None) -> tuple[np.ndarray, np.ndarray, str]:
-        """Return mean and covariance of the initial outputs, and how they were found."""
+        """Return mean and covariance of initial outputs, where the predicted manifold starts."""
         exact = None
         if self.init is None and all(isinstance(given, torch.Tensor) for given in self.inputs):
             exact = average_last_layer(
@@ -510,14 +510,14 @@ class _Problem:
         return rows.mean(axis=0), np.cov(rows.T).reshape(size, size), "sampled"
 
     def output_gradient(self, f: torch.Tensor) -> torch.Tensor:
-        """Return ∇L at outputs f (nC,)."""
+        """Return ∇L at outputs f (nC,), along which the predicted manifold moves."""
         counts, targets = zip(*self.targets, strict=True)
         parts = zip(f.detach().reshape(self.shape).split(counts), targets, strict=True)
         slopes = [self.criterion.gradient(part, target) for part, target in parts]
         return torch.cat(slopes).flatten() / self.risk.amount
 
     def squared_scale(self) -> float | None:
-        """Return s if ∇L(f) = s(f − y) for all outputs f, else None."""
+        """Return s if ∇L(f) = s(f − y) everywhere on the manifold, else None."""
         generator = torch.Generator("cpu").manual_seed(0)
         f, move, far = torch.randn(
             3, self.shape.numel(), generator=generator, dtype=torch.float64, device="cpu"
@@ -529,7 +529,7 @@ class _Problem:
         return scale if linear and scale > 0 else None
 
     def minimum(self, scale: float) -> np.ndarray:
-        """Return the outputs y of the minimum of a squared loss: (nC,)."""
+        """Return the outputs y (nC,) where a squared loss lets the predicted manifold end."""
         return (
             -self.output_gradient(
                 torch.zeros(self.shape.numel(), dtype=torch.float64, device="cpu")
@@ -540,7 +540,7 @@ class _Problem:
     def train(
         self, networks: int, lr: float, steps: int
     ) -> Iterator[tuple[np.ndarray, dict[int, dict[str, torch.Tensor]]]]:
-        """Yield outputs (T, nC) of full-batch gradient descent, and weights at some steps."""
+        """Yield outputs (T, nC) of real training, to measure the manifold that was predicted."""
         kept = set(np.unique(np.round(np.geomspace(1, steps, _TIMES)).astype(int) - 1))
         for network in self.draw(networks):
             risk = self.risk.at(network.state_dict())

@@ -270,7 +270,7 @@ class _Run:
     def follow(
         self, optimizer: torch.optim.Optimizer, steps: int, seed: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return steps at which the sharpness was taken, and the sharpness there."""
+        """Return the forecast's steps and the sharpness taken at them."""
         times = sorted({0, steps, *np.geomspace(1, steps, _POINTS - 1).round().astype(int)})
         path = []
         for step in range(steps + 1):
@@ -344,7 +344,7 @@ def _gains(risk: Risk, chain: FoundChain) -> list[float]:
 
 
 def _ceiling(optimizer: Any, model: nn.Module) -> tuple[float, str]:
-    """Return the largest stable sharpness, and the limit in words."""
+    """Return the largest stable sharpness that a forecast may reach, and the limit in words."""
     if isinstance(optimizer, torch.optim.Adam):
         value = preconditioned_limit(optimizer)
         return math.inf, f"{value:.4g} for the Hessian preconditioned by {type(optimizer).__name__}"
@@ -358,7 +358,7 @@ def _ceiling(optimizer: Any, model: nn.Module) -> tuple[float, str]:
 def _same_optimizer(
     optimizer: Any, model: nn.Module, parameters: Mapping[str, nn.Parameter]
 ) -> torch.optim.Optimizer:
-    """Return an optimiser of other tensors with the settings of a given one, at its first step."""
+    """Return for a forecast an optimiser of other tensors with the same settings."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         return torch.optim.SGD(parameters.values(), lr=float(optimizer))
     names = {id(tensor): name for name, tensor in model.named_parameters()}
@@ -373,7 +373,7 @@ def _same_optimizer(
 
 
 def _kind(risk: Risk, activations: list[str]) -> str:
-    """Return the kind of network, loss and inputs, as the study has them."""
+    """Return which kind of network, loss and inputs a sharpness forecast is for."""
     layers = [m for m in risk.function.module.modules() if any(True for _ in m.parameters(False))]
     if not all(isinstance(layer, _LINEAR) for layer in layers):
         network = "other layers"
@@ -389,7 +389,7 @@ def _kind(risk: Risk, activations: list[str]) -> str:
 
 
 def _is_squared(risk: Risk) -> bool:
-    """Whether the loss is squared: its curvature is one number for all outputs and samples."""
+    """Whether sharpness is forecast for a squared loss: one curvature for all outputs."""
     outputs, targets = risk.evaluate(risk.source.some(16))
     generator = torch_generator(0, "curvature")
     drawn = torch.randn(1, *outputs.shape, generator=generator, device="cpu")
@@ -400,7 +400,7 @@ def _is_squared(risk: Risk) -> bool:
 
 
 def _dominance(risk: Risk) -> float:
-    """Return the share of the first direction in the squared inputs."""
+    """Return the first direction's share in the squared inputs, for the sharpness forecast."""
     rows = []
     for batch in risk.source.batches():
         first = batch[0] if isinstance(batch, tuple | list) else next(iter(batch.values()))
@@ -413,7 +413,7 @@ def _dominance(risk: Risk) -> float:
 
 @cache
 def _study() -> dict[str, list[float]]:
-    """Return log(measured / predicted) of the stored trainings, by kind."""
+    """Return log(measured / predicted) sharpness of the stored trainings, by kind."""
     stored = json.loads(files("hyperribbon.prediction").joinpath(_STUDY).read_text())
     kinds: dict[str, list[float]] = {}
     for row in stored["trainings"]:
@@ -424,7 +424,7 @@ def _study() -> dict[str, list[float]]:
 
 
 def _band(kind: str) -> tuple[float, float, int]:
-    """Return the band of measured over predicted, and the trainings it is of."""
+    """Return the band of measured over predicted sharpness, and the trainings it is of."""
     ratios = _study().get(kind, [])
     if kind == "linear" and not ratios:
         return 1 - _LEAST, 1 + _LEAST, 0
@@ -436,7 +436,7 @@ def _band(kind: str) -> tuple[float, float, int]:
 
 
 def interval(ratios: list[float]) -> tuple[float, float]:
-    """Return Student's 95% prediction interval of one more ratio, given logarithms of some."""
+    """Return Student's 95% interval of one more ratio of measured to predicted sharpness."""
     size = len(ratios)
     spread = float(np.std(ratios, ddof=1)) * math.sqrt(1 + 1 / size)
     reach = float(student.ppf((1 + _COVERAGE) / 2, size - 1)) * spread

@@ -109,7 +109,7 @@ class ChainSurrogate(nn.Module):
 
 
 def stand_in_data(chain: FoundChain) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return few samples for a surrogate with the second moments of all: (r, d) and (r, dL).
+    """Return few samples for the surrogate with second moments of all: (r, d) and (r, dL).
 
     A linear network under squared loss has on them the same gradient and Hessian.
     """

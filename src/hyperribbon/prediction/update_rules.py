@@ -123,7 +123,7 @@ def _adam_numbers(optimizer: Any, group: dict[str, Any]) -> tuple[float, float, 
 
 
 def _reader(optimizer: torch.optim.Optimizer) -> Callable[..., _Group]:
-    """Return the function that reads a parameter group of an optimiser of this kind."""
+    """Return what reads an update rule from the parameter groups of such an optimiser."""
     for kind, reader in _READERS.items():
         if isinstance(optimizer, kind):
             return reader
@@ -166,7 +166,7 @@ def _rmsprop_rates(optimizer: Any, group: dict[str, Any], parameter: torch.Tenso
 
 
 def _state_of(optimizer: Any, parameter: torch.Tensor, key: str) -> dict[str, Any]:
-    """Return an adaptive optimiser's state of a parameter, which it has after its first step."""
+    """Return an adaptive optimiser's state of a parameter, which its update rule needs."""
     state = optimizer.state.get(parameter, {})
     if key not in state:
         reason = "it has taken no step, so its scaling is unknown"

@@ -38,13 +38,13 @@ _MOST = 100_000
 
 @validate(step=positive, momentum=zero_or_more)
 def effective_step(step: float, momentum: float = 0.0) -> float:
-    """Return the time that one step of heavy-ball descent advances the flow, h / (1 − μ)."""
+    """Return by how much one step of heavy-ball descent advances the gradient flow, h / (1 − μ)."""
     return step / (1.0 - _checked_momentum(momentum))
 
 
 @validate(step=positive, momentum=zero_or_more)
 def regularisation_coefficient(step: float, momentum: float = 0.0) -> float:
-    r"""Return the coefficient c of the loss that descent really follows.
+    r"""Return c of L + c‖∇L‖², the loss whose gradient flow descent follows.
 
     $$\tilde L = L + c\,\lVert\nabla L\rVert^2,\qquad
       c = \frac{h_\text{eff}}{4}\,\frac{1+\mu}{1-\mu},\quad h_\text{eff} = \frac{h}{1-\mu}$$
@@ -112,7 +112,7 @@ def flow(gradient: Callable[[Vector], Vector], start: Vector, time: float) -> Ve
 
 @validate(step=positive, batch=count, noise_variance=positive)
 def inverse_temperature(step: float, batch: int, noise_variance: float) -> float:
-    r"""Return β of the stationary law P(θ) ∝ exp(−βL(θ)) of SGD with isotropic constant noise.
+    r"""Return β of P(θ) ∝ exp(−βL(θ)), the law of gradient flow with isotropic noise.
 
     $$\beta = \frac{2b}{\eta\sigma^2}$$
 
@@ -133,7 +133,7 @@ def inverse_temperature(step: float, batch: int, noise_variance: float) -> float
 def stationary_variance(
     curvature: float, step: float, batch: int, noise_variance: float, momentum: float = 0.0
 ) -> float:
-    r"""Return the exact stationary variance of SGD on a quadratic loss L = kθ²/2.
+    r"""Return the exact variance of SGD on L = kθ²/2, beside that of gradient flow with noise.
 
     $$\operatorname{Var}\theta = \frac{\eta\sigma^2}{b}\,
       \frac{1+\mu}{k\,(1-\mu)\,[2(1+\mu) - \eta k]}$$

@@ -108,7 +108,7 @@ class FisherStatistics:
 def activation_moments(
     activation: Activation, variance: float, covariance: float
 ) -> tuple[float, float, float, float]:
-    r"""Return E[φ(z)²], E[φ(z)φ(z')], E[φ'(z)²] and E[φ'(z)φ'(z')].
+    r"""Return mean-field averages E[φ(z)²], E[φ(z)φ(z')], E[φ'(z)²] and E[φ'(z)φ'(z')].
 
     Closed forms for "relu", "erf" and "linear"; for "tanh" and functions of your own,
     $E[\phi(z)\phi(z')] = E_u\bigl[E_v[\phi(\sqrt{q_2}u + \sqrt{q_1-q_2}v)]^2\bigr]$ by the
@@ -168,7 +168,7 @@ def activation_moments(
 def order_parameters(
     activation: Activation, weight_variance: float, bias_variance: float, layers: int
 ) -> OrderParameters:
-    """Return the order parameters of a network with `layers` weight layers.
+    """Return the mean-field order parameters of a network with `layers` weight layers.
 
     Args:
         activation: As in `activation_moments`.
@@ -197,7 +197,7 @@ def asymptotic_constants(
     bias_variance: float,
     ratios: Sequence[float],
 ) -> tuple[float, float]:
-    r"""Return κ₁ and κ₂ of the wide limit, with widths M_l = α_l M.
+    r"""Return the mean-field constants κ₁ and κ₂ of wide layers M_l = α_l M.
 
     $$\kappa_i = \sum_{l=1}^{L} \frac{\alpha_{l-1}}{\alpha}\,\tilde q_i^l\,\hat q_i^{l-1},\qquad
       \alpha = \sum_{l=1}^{L-1} \alpha_l\alpha_{l-1}$$
@@ -241,7 +241,7 @@ def fisher_statistics(
     *,
     bias: bool = True,
 ) -> FisherStatistics:
-    r"""Return the predicted mean, second moment and largest eigenvalue at finite width.
+    r"""Return the Fisher eigenvalues' mean-field mean, second moment and largest at finite width.
 
     With $A_i = \sum_l (M_{l-1}\hat q_i^{l-1} + 1_\text{bias})\,\tilde q_i^l$,
 

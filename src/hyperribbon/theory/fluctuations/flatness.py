@@ -26,7 +26,7 @@ from hyperribbon.core.checks import (
 
 @validate(D1=non_negative_numbers, input_variance=positive, theta=number)
 def loss_along_second_layer_modes(D1: ArrayLike, input_variance: float, theta: float) -> np.ndarray:
-    """Return δL(θaᵢ) = ½σx²θ²D₁ᵢ for a step θ along mode aᵢ of W₂.
+    """Return the flatness δL(θaᵢ) = ½σx²θ²D₁ᵢ for a step θ along mode aᵢ of W₂.
 
     Exact for white inputs. Implements the first form of Eq. (3.37) of [fluctuations]; its second
     form, in terms of M₂₂, is smaller by 1 + D₁/D₂.
@@ -38,7 +38,7 @@ def loss_along_second_layer_modes(D1: ArrayLike, input_variance: float, theta: f
 def loss_along_first_layer_modes(
     D2: float, input_variance: float, theta: float, inputs: int, modes: int
 ) -> np.ndarray:
-    """Return δL along the modes of W₁ (N_o = 1): ½σx²θ²D₂ for the first N_i, zero beyond.
+    """Return the flatness δL along modes of W₁ (N_o = 1): ½σx²θ²D₂ for the first N_i, then 0.
 
     The modes that fluctuate are all of the form V⊗e, so every one meets the same curvature σx²D₂.
     """
@@ -88,7 +88,7 @@ def fit_exponent(variances: ArrayLike, curvatures: ArrayLike) -> float:
 def mode_correlation(
     t: ArrayLike, rates: ArrayLike, input_variance: float
 ) -> Float[np.ndarray, "*times modes"]:
-    """Return ⟨χ_k(t)χ_k(0)⟩/⟨χ_k²⟩ = e^(−σx²ω_k t), shape (times, modes).
+    """Return ⟨χ_k(t)χ_k(0)⟩/⟨χ_k²⟩ = e^(−σx²ω_k t) of modes of any flatness, (times, modes).
 
     Implements Eq. (3.40) of [fluctuations], where χ̇ = −σx²ωχ + ζ (Eq. 3.39 lacks the sign).
     """
@@ -109,7 +109,7 @@ def mode_variance(
     strength: float,
     initial: ArrayLike = 0.0,
 ) -> Float[np.ndarray, "*times modes"]:
-    """Return ⟨χ_k(t)²⟩ from ⟨χ_k(0)²⟩ = `initial`, shape (times, modes).
+    """Return ⟨χ_k(t)²⟩ of modes of any flatness from ⟨χ_k(0)²⟩ = `initial`, (times, modes).
 
         e^(−2σx²ω_k t)·initial + σ_R²/(2σx²)·(1 − e^(−2σx²ω_k t))
 
@@ -132,7 +132,7 @@ def mode_variance(
 def drift_rates(
     lr: float, batch_size: int, input_variance: float, target_variance: float, inputs: int
 ) -> tuple[float, float]:
-    """Return how fast W₁W₁ᵀ ⟂ W₂ and D₂ decay, per step: λ²σx²σy²/S and N_i times that.
+    """Return the drift of flatness: W₁W₁ᵀ ⟂ W₂ and D₂ decay by λ²σx²σy²/S per step, N_i times that.
 
     The noise does not conserve W₂ᵀW₂ − W₁W₁ᵀ (Eq. 3.6 of [fluctuations]): its mean changes by
     λσ_R²(W₁W₁ᵀ − N_i W₂ᵀW₂) a step for one output, so that the weights shrink towards balance.
@@ -145,7 +145,7 @@ def drift_rates(
 def stationarity_ratio(
     lr: float, batch_size: int, target_variance: float, inputs: int, D2: float
 ) -> float:
-    """Return λσy²N_i/(S·D₂): drift of D₂ over relaxation of the fluctuations.
+    """Return λσy²N_i/(S·D₂): how fast flatness drifts over how fast fluctuations relax.
 
     Quasi-stationary theory needs it far below one. For σx² = 1/N_i it is λσy²/(Sσx²D₂).
     """

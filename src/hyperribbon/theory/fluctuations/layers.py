@@ -32,7 +32,7 @@ _AT_REST = 1e-3  # correlation of errors and inputs up to which weights count as
 
 @validate(W1=matrix, W2=matrix)
 def imbalance(W1: ArrayLike, W2: ArrayLike) -> Float[np.ndarray, "h h"]:
-    """Return W₂ᵀW₂ − W₁W₁ᵀ, which gradient flow conserves. Implements Eq. (3.6).
+    """Return W₂ᵀW₂ − W₁W₁ᵀ of two layers, which gradient flow conserves. Implements Eq. (3.6).
 
     Zero-balanced weights have none; [fluctuations].
     """
@@ -42,7 +42,7 @@ def imbalance(W1: ArrayLike, W2: ArrayLike) -> Float[np.ndarray, "h h"]:
 
 @validate(w=matrix)
 def balanced_products(w: ArrayLike) -> tuple[Float[np.ndarray, "i i"], Float[np.ndarray, "o o"]]:
-    """Return W₁ᵀW₁ = ṼS̃Ṽᵀ and W₂W₂ᵀ = ŨS̃Ũᵀ of zero-balanced weights with product w = ŨS̃Ṽᵀ.
+    """Return W₁ᵀW₁ and W₂W₂ᵀ of zero-balanced layers whose product is w = ŨS̃Ṽᵀ.
 
     Implements Eqs. (3.7) and (3.8) of [fluctuations], where w = Σyx/σx² for white inputs: the
     singular values there are those of Σyx and lack 1/σx². It holds for any inputs.
@@ -60,7 +60,7 @@ def sample_moment_covariances(
 ) -> tuple[
     Float[np.ndarray, "i i i i"], Float[np.ndarray, "o i o i"], Float[np.ndarray, "i i o i"]
 ]:
-    """Return cov(δΣxx)_ij,kl, cov(δΣyx)_ij,kl and cov(δΣxx_ij, δΣyx_kl) for these samples.
+    """Return cov(δΣxx), cov(δΣyx) and their cross term for these samples of the layers' data.
 
     The finite-P form of `moment_covariances`. Implements Eq. (3.11) of [fluctuations].
 
@@ -118,7 +118,7 @@ def two_layer_hessian(
 def reduced_loss(
     W1: ArrayLike, W2: ArrayLike, dW1: ArrayLike, dW2: ArrayLike, Sxx: ArrayLike
 ) -> float:
-    """Return L̃ = ½ tr[(W₂δW₁ + δW₂W₁) Σxx (W₂δW₁ + δW₂W₁)ᵀ], the loss to second order.
+    """Return L̃ = ½ tr[(W₂δW₁ + δW₂W₁) Σxx (W₂δW₁ + δW₂W₁)ᵀ] of both layers, to second order.
 
     Implements the reduced loss of Eq. (3.22) of [fluctuations], whose cross term lacks a factor 2
     in print; Σxx = σx²·1 there.
@@ -144,7 +144,7 @@ def gaussian_noise_covariances(
 ) -> tuple[
     Float[np.ndarray, "h i h i"], Float[np.ndarray, "o h o h"], Float[np.ndarray, "h i o h"]
 ]:
-    """Return cov(R₁)_ij,kl, cov(R₂)_ij,kl and cov(R₁_ij, R₂_kl) of one minibatch, R = R/√λ there.
+    """Return both layers' cov(R₁)_ij,kl, cov(R₂)_ij,kl and cov(R₁_ij, R₂_kl), Gaussian data.
 
     Gaussian data, P → ∞, at any weights: R₁ = W₂ᵀG and R₂ = GW₁ᵀ with G = δΣyx − W₂W₁δΣxx.
     Implements Eqs. (E1)–(E3) of [fluctuations] before white inputs and a solution are put in, which
@@ -248,7 +248,7 @@ def two_layer_covariance(
 def imbalance_drift(
     X: ArrayLike, Y: ArrayLike, W1: ArrayLike, W2: ArrayLike, lr: float, batch_size: int
 ) -> Float[np.ndarray, "h h"]:
-    """Return the mean change of `imbalance` in one step of SGD with replacement, exactly.
+    """Return the mean change of two layers' `imbalance` per step of SGD, exactly.
 
         λ²⟨g₂ᵀg₂ − g₁g₁ᵀ⟩; at a solution (λ²/S)·(1/P) Σ [|e|²(W₁x)(W₁x)ᵀ − |x|²(W₂ᵀe)(W₂ᵀe)ᵀ]
 
@@ -270,7 +270,7 @@ def imbalance_drift(
 def mean_drift(
     X: ArrayLike, Y: ArrayLike, W1: ArrayLike, W2: ArrayLike, lr: float, batch_size: int
 ) -> tuple[Float[np.ndarray, "h i"], Float[np.ndarray, "o h"]]:
-    """Return how the mean of W₁ and W₂ moves per step along the solutions W₂W₁ = w*.
+    """Return how the mean of both layers moves per step along the solutions W₂W₁ = w*.
 
     The motion that keeps the product and changes `imbalance` by `imbalance_drift`; of those the
     shortest, as both leave (N_h−N_o)(N_i−N_h) directions open.

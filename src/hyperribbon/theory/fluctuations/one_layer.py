@@ -38,7 +38,7 @@ _ONE_EACH = "there is one for each of the rates"
 def check_design(
     X: ArrayLike, Y: ArrayLike
 ) -> tuple[Float[np.ndarray, "N P"], Float[np.ndarray, "P"]]:
-    """Return X (N×P) and Y (P,) as float64 arrays that fit together."""
+    """Return one layer's data X (N×P) and Y (P,) as float64 arrays that fit together."""
     X, Y = np.asarray(X, dtype=np.float64), np.asarray(Y, dtype=np.float64)
     Y = Y.reshape(-1) if Y.size == X.shape[1] else Y
     if Y.shape != (X.shape[1],):
@@ -50,14 +50,14 @@ def check_design(
 
 @validate(X=matrix)
 def hessian(X: ArrayLike) -> Float[np.ndarray, "N N"]:
-    """Return H = XXᵀ/P (N×N). Implements Eq. (2.4) of [fluctuations]."""
+    """Return the one-layer Hessian H = XXᵀ/P (N×N). Implements Eq. (2.4) of [fluctuations]."""
     X = np.asarray(X, dtype=np.float64)
     return X @ X.T / X.shape[1]
 
 
 @validate(X=matrix, Y=array)
 def minimum_norm_solution(X: ArrayLike, Y: ArrayLike) -> Float[np.ndarray, "N"]:
-    """Return w* = (XXᵀ)⁺XYᵀ (N,), the least-squares solution of smallest norm.
+    """Return the one-layer solution w* = (XXᵀ)⁺XYᵀ (N,) of smallest norm.
 
     Implements Eq. (2.7) of [fluctuations].
 
@@ -70,7 +70,7 @@ def minimum_norm_solution(X: ArrayLike, Y: ArrayLike) -> Float[np.ndarray, "N"]:
 
 @validate(X=matrix, Y=array, w=row)
 def residuals(X: ArrayLike, Y: ArrayLike, w: ArrayLike | None = None) -> Float[np.ndarray, "P"]:
-    """Return r = wᵀX − Y (P,), at the minimum-norm solution unless `w` is given.
+    """Return one layer's residuals r = wᵀX − Y (P,), at the solution unless `w` is given.
 
     With N ≥ P and X of full rank the solution interpolates: its residuals are exactly zero.
     """
@@ -85,7 +85,7 @@ def residuals(X: ArrayLike, Y: ArrayLike, w: ArrayLike | None = None) -> Float[n
 
 @validate(X=matrix, Y=array, w=row)
 def regression_loss(X: ArrayLike, Y: ArrayLike, w: ArrayLike | None = None) -> float:
-    """Return L(w) = ‖wᵀX − Y‖²/(2P); L* at the solution unless `w` is given. Eq. (2.3)."""
+    """Return the one-layer loss L(w) = ‖wᵀX − Y‖²/(2P), L* unless `w` is given. Eq. (2.3)."""
     return float(np.mean(residuals(X, Y, w) ** 2) / 2)
 
 
@@ -93,7 +93,7 @@ def regression_loss(X: ArrayLike, Y: ArrayLike, w: ArrayLike | None = None) -> f
 def minibatch_covariance(
     gradients: ArrayLike, batch_size: int, *, replacement: bool = True
 ) -> Float[np.ndarray, "N N"]:
-    """Return the covariance of the mean of `batch_size` rows drawn from `gradients` (P×N).
+    """Return the covariance of the mean of `batch_size` one-layer gradients (P×N).
 
         C = f·[(1/P) Σ gᵘgᵘᵀ − ḡḡᵀ],  f = 1/S with replacement, (P−S)/(S(P−1)) without.
 
@@ -107,7 +107,7 @@ def minibatch_covariance(
 
 
 def batch_factor(samples: int, batch_size: int, replacement: bool) -> float:
-    """Return 1/S, or (P−S)/(S(P−1)) when the S samples of a batch are distinct."""
+    """Return 1/S, or (P−S)/(S(P−1)) for distinct samples, for the noise of one layer."""
     if replacement:
         return 1 / batch_size
     if batch_size > samples:
@@ -128,7 +128,7 @@ def noise_covariance(
     *,
     replacement: bool = True,
 ) -> Float[np.ndarray, "N N"]:
-    """Return the covariance C (N×N) of the minibatch gradient at `w`, or at the solution w*.
+    """Return the covariance C (N×N) of the one-layer minibatch gradient at `w`, or at w*.
 
         C(w) = (1/S)[(1/P) Σ (rᵘ)²xᵘxᵘᵀ − ∇L∇Lᵀ],   C(w*) = X K Xᵀ/S, K = diag(r²)/P.
 
@@ -141,7 +141,7 @@ def noise_covariance(
 
 @validate(X=matrix, Y=array)
 def residual_weights(X: ArrayLike, Y: ArrayLike) -> Float[np.ndarray, "P"]:
-    """Return P·K = (r*)² (P,), the weight of each sample in C. Implements Eq. (2.18)."""
+    """Return P·K = (r*)² (P,), each sample's weight in one layer's C. Implements Eq. (2.18)."""
     return residuals(X, Y) ** 2
 
 
@@ -149,7 +149,7 @@ def residual_weights(X: ArrayLike, Y: ArrayLike) -> Float[np.ndarray, "P"]:
 def noise_covariance_limit(
     H: ArrayLike, batch_size: int, label_variance: float, deviation: ArrayLike | None = None
 ) -> Float[np.ndarray, "N N"]:
-    """Return C for P → ∞ Gaussian samples, at w = u + `deviation`.
+    """Return one layer's C for P → ∞ Gaussian samples, at w = u + `deviation`.
 
         C = (1/S)[H w̄w̄ᵀ H + tr(H w̄w̄ᵀ) H + σε² H];  w̄ = 0 gives (σε²/S) H.
 
@@ -165,7 +165,7 @@ def noise_covariance_limit(
 
 @validate(inputs=count, samples=count)
 def projector_variance(inputs: int, samples: int) -> tuple[float, float]:
-    """Return the exact variances of (diagonal, off-diagonal) entries of X⁺X, Gaussian X, N ≤ P.
+    """Return exact variances of (diagonal, off-diagonal) entries of one layer's X⁺X, N ≤ P.
 
         Var diagonal = 2N(P−N)/[P²(P+2)],   Var off-diagonal = N(P−N)/[P(P−1)(P+2)].
 
@@ -181,7 +181,7 @@ def projector_variance(inputs: int, samples: int) -> tuple[float, float]:
 
 @validate(inputs=count, samples=count, variance=positive)
 def marchenko_pastur_edges(inputs: int, samples: int, variance: float) -> tuple[float, float]:
-    """Return the edges σx²(1 ∓ √(N/P))² of the spectrum of H for N, P → ∞.
+    """Return the edges σx²(1 ∓ √(N/P))² of the one-layer spectrum of H for N, P → ∞.
 
     The lower edge is the slowest relaxation rate ω₀ of Sec. II B 3 of [fluctuations], whose printed
     form σx²(√(P/N) − 1)² is too large by P/N.
@@ -194,7 +194,7 @@ def marchenko_pastur_edges(inputs: int, samples: int, variance: float) -> tuple[
 def geometric_brownian_moments(
     t: ArrayLike, second_moment: float, lr: float, batch_size: int, start: float = 1.0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean and variance of the weight error of one noiseless input at continuum time t.
+    """Return mean and variance of the error of one layer with one input, without noise.
 
         ⟨w̄⟩ = w₀e^(−at),  Var w̄ = w₀²[e^(2a(λa/S − 1)t) − e^(−2at)],  a = ⟨x²⟩.
 
@@ -209,7 +209,7 @@ def geometric_brownian_moments(
 def multiplicative_moments(
     t: float, H: ArrayLike, lr: float, batch_size: int, start: ArrayLike
 ) -> tuple[Float[np.ndarray, "N"], Float[np.ndarray, "N N"]]:
-    """Return mean and covariance of w̄ = w − u at continuum time t, without label noise.
+    """Return mean and covariance of one layer's w̄ = w − u at time t, without label noise.
 
     Gaussian samples, P → ∞: ⟨Z_ij Z_kl⟩ = H_ik H_jl + H_il H_jk, so that G = ⟨w̄w̄ᵀ⟩ obeys
 
@@ -242,7 +242,7 @@ def multiplicative_moments(
 def noise_orders(
     H: ArrayLike, J: ArrayLike, label_variance: float, lr: float, batch_size: int
 ) -> tuple[Float[np.ndarray, "N N"], float, Float[np.ndarray, "N N"]]:
-    """Return C₀, the root mean square norm of C_{1/2}, and C₁: S·C(w) in orders of √(λ/S).
+    """Return one layer's S·C(w) in orders of √(λ/S): C₀, the norm of C_{1/2}, and C₁.
 
         C₀ = JJᵀ + (JᵀH⁻¹J + σε²)H,   C_{1/2} = √η[Jw₁ᵀH + Hw₁Jᵀ + 2(Jᵀw₁)H],
         C₁ = η[H⟨w₁w₁ᵀ⟩H + tr(H⟨w₁w₁ᵀ⟩)H],   H⟨w₁w₁ᵀ⟩ + ⟨w₁w₁ᵀ⟩H = C₀,   η = λ/S.
@@ -279,7 +279,7 @@ def noise_orders(
 def mode_mean(
     t: ArrayLike, rates: ArrayLike, start: ArrayLike, solution: ArrayLike
 ) -> Float[np.ndarray, "*times modes"]:
-    """Return ⟨z_k(t)⟩ = z*_k + e^(−ω_k t)(z_k(0) − z*_k), shape (times, modes). Eq. (2.27)."""
+    """Return one layer's ⟨z_k(t)⟩ = z*_k + e^(−ω_k t)(z_k(0) − z*_k). Eq. (2.27)."""
     start, solution = np.asarray(start, dtype=np.float64), np.asarray(solution, dtype=np.float64)
     decay = np.exp(-np.multiply.outer(t, rates))
     for name, given in (("start", start), ("solution", solution)):
@@ -293,7 +293,7 @@ def mode_mean(
 def mode_covariance(
     t: float, rates: ArrayLike, noise: ArrayLike, lr: float
 ) -> Float[np.ndarray, "modes modes"]:
-    """Return the covariance of the modes at time t after a start without fluctuations.
+    """Return one layer's covariance of modes at time t after a start without fluctuations.
 
         M̃_ij(t) = λ C̃_ij (1 − e^(−(ω_i+ω_j)t))/(ω_i+ω_j)
 

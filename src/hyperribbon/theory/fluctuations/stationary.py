@@ -102,7 +102,7 @@ def probability_current(
 
 @validate(H=symmetric, C=covariance, lr=positive)
 def detailed_balance_covariance(H: ArrayLike, C: ArrayLike, lr: float) -> Float[np.ndarray, "N N"]:
-    """Return (λ/2) H^(−1/2) C H^(−1/2), the covariance if detailed balance held.
+    """Return (λ/2) H^(−1/2) C H^(−1/2), stationary if detailed balance held.
 
     (λ/2)H⁻¹C of Eq. (2.33) of [fluctuations] is not symmetric at finite P; this symmetric matrix
     has the same eigenvalues. Directions without curvature are left out.
@@ -180,13 +180,13 @@ def sampling_preconditioner(
 
 @validate(lr=positive, label_variance=zero_or_more, batch_size=count)
 def isotropic_variance(lr: float, label_variance: float, batch_size: int) -> float:
-    """Return λσε²/(2S), the variance of every weight for P/N → ∞. Implements Eq. (2.34)."""
+    """Return λσε²/(2S), the stationary variance of every weight for P/N → ∞. Eq. (2.34)."""
     return lr * label_variance / (2 * batch_size)
 
 
 @validate(H=covariance, lr=positive)
 def relaxation_steps(H: ArrayLike, lr: float) -> float:
-    """Return 1/(λω₀), the steps in which the slowest mode of H that relaxes falls by e."""
+    """Return 1/(λω₀), the steps in which the slowest mode becomes stationary by a factor e."""
     rates = np.linalg.eigvalsh(np.asarray(H, dtype=np.float64))
     positive = rates[rates > _NULL * max(rates[-1], 0.0)]
     if positive.size == 0:
@@ -245,14 +245,14 @@ def discrete_covariance(
 
 
 def check_stable(lr: float, largest_rate: float) -> None:
-    """Raise if gradient descent with step `lr` diverges along the sharpest direction."""
+    """Raise if there is no stationary state: gradient descent with step `lr` diverges."""
     if lr * largest_rate >= 2:
         reason = f"gradient descent diverges: the largest curvature is {largest_rate:.4g}"
         raise ArgumentError("lr", lr, reason, f"Use less than 2/ω_max = {2 / largest_rate:.4g}.")
 
 
 def check_second_moments(X: np.ndarray, lr: float, factor: float, *, substeps: int = 1) -> None:
-    """Raise unless the weights of SGD on linear regression have finite second moments for ever.
+    """Raise unless SGD on linear regression has a stationary state: finite second moments.
 
     These follow M ← (1−λH)M(1−λH) + fλ²Φ(M) + λ²C with Φ(M) = (1/P) Σ (xᵀMx) xxᵀ − HMH. Both parts
     map covariances to covariances, so that the spectral radius is below one if and only if
@@ -302,7 +302,7 @@ def check_second_moments(X: np.ndarray, lr: float, factor: float, *, substeps: i
 def in_eigenbasis(
     H: ArrayLike, C: ArrayLike
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return ω ascending, V, C̃ = VᵀCV and where ω_i + ω_j vanishes, of two square matrices."""
+    """Return ω ascending, V, C̃ = VᵀCV and where ω_i + ω_j vanishes, for stationary covariances."""
     H, C = np.asarray(H, dtype=np.float64), np.asarray(C, dtype=np.float64)
     if C.shape != H.shape:
         raise ArgumentError(

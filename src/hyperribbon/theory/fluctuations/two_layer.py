@@ -55,12 +55,12 @@ class TwoLayerModes:
 
     @property
     def D1(self) -> Float[np.ndarray, "h"]:
-        """Eigenvalues of W₁W₁ᵀ, (N_h,)."""
+        """Eigenvalues of W₁W₁ᵀ of a two-layer network, (N_h,)."""
         return _pad(self.s1**2, len(self.A))
 
     @property
     def D2(self) -> Float[np.ndarray, "o"]:
-        """Eigenvalues of W₂W₂ᵀ, (N_o,)."""
+        """Eigenvalues of W₂W₂ᵀ of a two-layer network, (N_o,)."""
         return _pad(self.s2**2, len(self.U))
 
     @property
@@ -69,7 +69,7 @@ class TwoLayerModes:
         return len(self.B), len(self.A), len(self.U)
 
     def jacobian(self) -> Float[np.ndarray, "outputs weights"]:
-        """Return 𝒥 with vec(W₂δW₁ + δW₂W₁) = 𝒥Z, so that Γ/σx² = 𝒥ᵀ𝒥."""
+        """Return the two-layer 𝒥 with vec(W₂δW₁ + δW₂W₁) = 𝒥Z, so that Γ/σx² = 𝒥ᵀ𝒥."""
         N_i, N_h, N_o = self.sizes
         first = np.kron(np.eye(N_i), self.U[:, : len(self.s2)] * self.s2)
         coupled = np.zeros((N_i, N_h))
@@ -78,7 +78,7 @@ class TwoLayerModes:
 
     @property
     def sums(self) -> Float[np.ndarray, "i o"]:
-        """D₁k + D₂l, (N_i, N_o): the eigenvalues of 𝒥𝒥ᵀ, D₁ being that of W₁ᵀW₁."""
+        """D₁k + D₂l of a two-layer network, (N_i, N_o): the eigenvalues of 𝒥𝒥ᵀ."""
         return np.add.outer(_pad(self.s1**2, len(self.B)), self.D2)
 
 
@@ -112,7 +112,7 @@ def decompose(W1: ArrayLike, W2: ArrayLike) -> TwoLayerModes:
 def noise_strength(
     lr: float, batch_size: int, input_variance: float, target_variance: float
 ) -> float:
-    """Return σ_R² = λσx²⟨y²⟩/S. Implements Eq. (3.21) of [fluctuations]."""
+    """Return σ_R² = λσx²⟨y²⟩/S of two-layer noise. Implements Eq. (3.21) of [fluctuations]."""
     return lr * (input_variance * target_variance) / batch_size
 
 
@@ -122,7 +122,7 @@ def moment_covariances(
 ) -> tuple[
     Float[np.ndarray, "i i i i"], Float[np.ndarray, "o i o i"], Float[np.ndarray, "i i o i"]
 ]:
-    """Return cov(δΣxx)_ij,kl, cov(δΣyx)_ij,kl and cov(δΣxx_ij, δΣyx_kl) of a minibatch.
+    """Return cov(δΣxx), cov(δΣyx) and their cross term of a two-layer network's minibatch.
 
     Gaussian data, P → ∞, uncorrelated targets of variance ⟨y_i²⟩. Implements Eqs. (3.12a–c) of
     [fluctuations] (whose Eq. 3.14 misses σx⁴ on the second term).
@@ -144,7 +144,7 @@ def layer_noise_covariances(
 ) -> tuple[
     Float[np.ndarray, "h i h i"], Float[np.ndarray, "o h o h"], Float[np.ndarray, "h i o h"]
 ]:
-    """Return cov(R₁)_ij,kl, cov(R₂)_ij,kl and cov(R₁_ij, R₂_kl) of the layers' gradient noise.
+    """Return two-layer cov(R₁)_ij,kl, cov(R₂)_ij,kl and cov(R₁_ij, R₂_kl) of gradient noise.
 
         σ_R²(1−N_i/P)·{δ_jl (W₂ᵀW₂)_ik,  δ_ik (W₁W₁ᵀ)_jl,  W₂ᵀ_ik W₁ᵀ_jl}
 
@@ -165,20 +165,20 @@ def layer_noise_covariances(
 
 
 def finite_sample_factor(inputs: int, samples: int | None) -> float:
-    """Return 1 − N_i/P, the share of the targets that the regression leaves unexplained."""
+    """Return 1 − N_i/P, the share of targets that a two-layer regression leaves unexplained."""
     return 1.0 if samples is None else max(0.0, 1 - inputs / samples)
 
 
 @validate(modes=_modes)
 def drift_matrix(modes: TwoLayerModes) -> Float[np.ndarray, "weights weights"]:
-    """Return Γ/σx² = Δ/σ_R², N_oN_h + N_i·min(N_o, N_h) square. Implements Eq. (3.27)."""
+    """Return the two-layer drift Γ/σx² = Δ/σ_R², N_oN_h + N_i·min(N_o, N_h) square. Eq. (3.27)."""
     J = modes.jacobian()
     return J.T @ J
 
 
 @validate(modes=_modes)
 def drift_eigenvalues(modes: TwoLayerModes) -> Float[np.ndarray, "weights"]:
-    """Return all eigenvalues of Γ/σx², descending; N_oN_i of them are positive.
+    """Return the eigenvalues of the two-layer drift Γ/σx², descending; N_oN_i are positive.
 
     D₁k + D₂l once each, D₂l N_i − N_h times, and 0; if N_i ≥ N_h ≥ N_o, N_oN_h times. Implements
     Eq. (3.28) of [fluctuations].
@@ -195,7 +195,7 @@ def layer_covariance(
     *,
     samples: int | None = None,
 ) -> Float[np.ndarray, "weights weights"]:
-    """Return M = ½Γ⁺Δ, the stationary covariance of Z: λσy²/(2S)(1−N_i/P) times a projector.
+    """Return the two-layer M = ½Γ⁺Δ of Z: λσy²/(2S)(1−N_i/P) times a projector.
 
     Implements Eqs. (3.29)–(3.32) of [fluctuations]. 𝒥𝒥ᵀ is a Kronecker sum, so the projector
     𝒥ᵀ(𝒥𝒥ᵀ)⁺𝒥 on the range of Γ needs no numerical pseudo-inverse.
@@ -212,7 +212,7 @@ def layer_covariance(
 def first_layer_covariance(
     modes: TwoLayerModes, M: ArrayLike
 ) -> Float[np.ndarray, "weights weights"]:
-    """Return cov(vec δW₁) (columns stacked) from M of `layer_covariance`. Eq. (3.31a)."""
+    """Return the two-layer cov(vec δW₁) from M of `layer_covariance`. Eq. (3.31a)."""
     size = len(modes.B) * len(modes.s2)
     lift = np.kron(np.eye(len(modes.B)), modes.V)
     return lift @ _check_covariance(modes, M)[:size, :size] @ lift.T
@@ -222,7 +222,7 @@ def first_layer_covariance(
 def second_layer_covariance(
     modes: TwoLayerModes, M: ArrayLike
 ) -> Float[np.ndarray, "weights weights"]:
-    """Return cov(vec δW₂) (columns stacked) from M of `layer_covariance`. Eq. (3.31b)."""
+    """Return the two-layer cov(vec δW₂) from M of `layer_covariance`. Eq. (3.31b)."""
     size = len(modes.B) * len(modes.s2)
     lift = np.kron(modes.A, np.eye(len(modes.U)))
     return lift @ _check_covariance(modes, M)[size:, size:] @ lift.T
@@ -244,7 +244,7 @@ def _check_covariance(modes: TwoLayerModes, M: ArrayLike) -> np.ndarray:
 def second_layer_variances(
     D1: ArrayLike, D2: ArrayLike, lr: float, batch_size: int, target_variance: float
 ) -> Float[np.ndarray, "h o"]:
-    """Return λσy²/(2S)·D₁k/(D₁k+D₂l), the eigenvalues of M₂₂, shape (N_h, N_o).
+    """Return λσy²/(2S)·D₁k/(D₁k+D₂l), the eigenvalues of two-layer M₂₂, (N_h, N_o).
 
     Implements Eq. (3.34) of [fluctuations], here for any number of outputs.
     """

@@ -192,7 +192,7 @@ def balanced_count(rank: int, depth: int, d_in: int, d_out: int) -> int:
 
 @validate(widths=checks.row)
 def printed_count(widths: Sequence[int]) -> int:
-    """Return (min d)², the count printed after Eq. (9b) of [linear_networks].
+    """Return (min d)², the balanced network's count printed after Eq. (9b) of [linear_networks].
 
     It is right only when no more than the narrowest width of inputs and outputs is there, as for
     a square network.
@@ -213,7 +213,7 @@ def _check_singular_values(values: Sequence[float] | np.ndarray, most: int) -> n
 
 
 def _pair_sums(values: np.ndarray, depth: int, d_in: int, d_out: int) -> np.ndarray:
-    """Return Σ_ℓ σ_i^{2(L−ℓ)} σ_j^{2(ℓ−1)} for all pairs of padded singular values: (d0, dL)."""
+    """Return Σ_ℓ σ_i^{2(L−ℓ)} σ_j^{2(ℓ−1)} of a balanced network for all pairs: (d0, dL)."""
     row, column = np.zeros(d_in), np.zeros(d_out)
     row[: len(values)] = column[: len(values)] = values**2
     powers = np.arange(depth)
@@ -237,7 +237,7 @@ def _root(covariance: np.ndarray) -> np.ndarray:
 
 
 def _complete(directions: np.ndarray | None, k: int, d_in: int) -> np.ndarray:
-    """Return an orthonormal basis (d_in, d_in) whose first k columns are the given ones."""
+    """Return a balanced network's basis (d_in, d_in) whose first k columns are given."""
     if directions is None or directions.shape[0] != d_in or not k <= directions.shape[1] <= d_in:
         reason = f"a covariance needs the {k} input directions of the singular values"
         remedy = f"Give the right singular vectors of the first layer as columns: ({d_in}, {k})."

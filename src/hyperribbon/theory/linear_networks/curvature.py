@@ -16,7 +16,7 @@ _moments = instance(Moments, "Give Moments.of(X, Y).")
 
 @validate(weights=matrices, moments=_moments)
 def hessian(weights: Sequence[np.ndarray], moments: Moments) -> LinearOperator:
-    r"""Return the Hessian of (1/2n)‖W_L…W_1 X − Y‖² as an operator.
+    r"""Return the curvature of (1/2n)‖W_L…W_1 X − Y‖² as an operator: the Hessian.
 
     With R = WΣ − M, the gradient of layer ℓ is $S_\ell^\top R P_\ell^\top$; its derivative along
     V is
@@ -38,7 +38,7 @@ def hessian(weights: Sequence[np.ndarray], moments: Moments) -> LinearOperator:
 
 @validate(weights=matrices, moments=_moments)
 def ggn(weights: Sequence[np.ndarray], moments: Moments) -> LinearOperator:
-    """Return the Gauss-Newton matrix as an operator: the Hessian without its residual terms.
+    """Return the Gauss-Newton part of a linear network's curvature as an operator.
 
     It equals the Hessian where R = WΣ − M is zero, as at every minimum, whatever the loss there.
 
@@ -53,7 +53,7 @@ def ggn(weights: Sequence[np.ndarray], moments: Moments) -> LinearOperator:
 
 
 def restrict_to_range(curvature: LinearOperator) -> LinearOperator:
-    r"""Return the matrix of `hessian` or `ggn` on a subspace that contains its range.
+    r"""Return the curvature matrix on a subspace that contains its range.
 
     A product leaves $S_\ell^\top(\cdot)$ in layer ℓ, and the residual adds $(\cdot) R P_\ell^\top$.
     So all non-zero eigenvalues belong to moves

@@ -72,7 +72,7 @@ def ntk(weights: Sequence[np.ndarray], X: np.ndarray) -> Float[np.ndarray, "outp
 def sharpness_bound(
     weights: Sequence[np.ndarray], X: np.ndarray | Moments | None = None, *, sigma_x: float = 1.0
 ) -> float:
-    r"""Return the upper bound of the largest Gauss-Newton eigenvalue.
+    r"""Return the upper bound of the tangent kernel's largest eigenvalue, the sharpness.
 
     $$ \lambda_{\max} \le \sum_{\ell=1}^L
     \lambda_{\max}\big(\tfrac1n X^\top P_\ell^\top P_\ell X\big)\,

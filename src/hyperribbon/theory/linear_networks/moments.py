@@ -63,16 +63,16 @@ class Moments:
 
     @property
     def sigma_x(self) -> float:
-        """Root mean square input, √(Tr Σ / d0): σx of white inputs."""
+        """Root mean square input from the moments, √(Tr Σ / d0): σx of white inputs."""
         diagonal = self.inputs if self.inputs.ndim == 1 else np.diagonal(self.inputs)
         return float(np.sqrt(diagonal.mean()))
 
     def times_inputs(self, matrix: np.ndarray) -> np.ndarray:
-        """Return `matrix` Σ, for a matrix (..., d0)."""
+        """Return `matrix` times the inputs' second moment Σ, for a matrix (..., d0)."""
         return matrix * self.inputs if self.inputs.ndim == 1 else matrix @ self.inputs
 
     def loss(self, end_to_end: np.ndarray) -> float:
-        """Return (1/2n)‖W X − Y‖² of the product W (dL, d0) of all layers."""
+        """Return (1/2n)‖W X − Y‖² from moments, for the product W (dL, d0) of all layers."""
         product = self.times_inputs(end_to_end)
         return 0.5 * float(np.sum(end_to_end * (product - 2 * self.cross)) + self.targets)
 
@@ -80,7 +80,7 @@ class Moments:
 def check_labels(
     X: np.ndarray, Y: np.ndarray
 ) -> tuple[Float[np.ndarray, "d0 n"], Float[np.ndarray, "dL n"]]:
-    """Return X (d0, n) and Y (dL, n) in double precision, if they belong together.
+    """Return X (d0, n) and Y (dL, n), of which moments are taken, in double precision.
 
     Raises:
         ArgumentError: Not matrices, different numbers of samples, none, or NaN.
@@ -111,7 +111,7 @@ class ReducedChain:
 def reduce_chain(
     weights: Sequence[np.ndarray], moments: Moments, *, hidden: bool = True
 ) -> ReducedChain:
-    """Leave out every direction that gradient descent never enters.
+    """Reduce moments and layers by every direction that gradient descent never enters.
 
     The gradient of layer ℓ is Sℓᵀ R Pℓᵀ with R = WΣ − M. So with white inputs the first layer moves
     only within the rows of W1 and M; otherwise the inputs are turned to their principal axes, where
@@ -180,7 +180,7 @@ def _input_basis(first: np.ndarray, moments: Moments) -> tuple[np.ndarray | None
 
 
 def _orthonormal(columns: np.ndarray) -> np.ndarray | None:
-    """Return an orthonormal basis of the columns' span; None when they span everything."""
+    """Return an orthonormal basis of moments' columns; None when they span everything."""
     left, singular, _ = np.linalg.svd(columns, full_matrices=False)
     rank = max(1, int(np.sum(singular > _RANK * singular[0])))
     return None if rank == len(columns) else left[:, :rank]

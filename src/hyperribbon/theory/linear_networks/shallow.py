@@ -74,7 +74,7 @@ def shallow_eigenvectors(
 
 @validate(W1=matrix, W2=matrix, sigma_x=positive)
 def shallow_sharpness(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) -> float:
-    r"""Return the sharpness of two layers on white inputs, σx²(‖W1‖₂² + ‖W2‖₂²).
+    r"""Return a shallow network's sharpness on white inputs, σx²(‖W1‖₂² + ‖W2‖₂²).
 
     Implements Eq. (10) of [linear_networks].
 
@@ -89,7 +89,7 @@ def shallow_sharpness(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) -> f
 
 @validate(W1=matrix, W2=matrix, sigma_x=positive)
 def shallow_trace(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) -> float:
-    r"""Return the sum of the eigenvalues, σx²(d2‖W1‖²_F + d0‖W2‖²_F).
+    r"""Return the sum of a shallow network's eigenvalues, σx²(d2‖W1‖²_F + d0‖W2‖²_F).
 
     Implements Eq. (11) of [linear_networks].
 
@@ -122,7 +122,7 @@ def shallow_count(W1: np.ndarray, W2: np.ndarray) -> int:
 
 
 def _pair_sums(W1: np.ndarray, W2: np.ndarray, sigma_x: float) -> np.ndarray:
-    """Return the two-layer eigenvalues λ_ij as a matrix (d0, d2)."""
+    """Return a shallow network's eigenvalues λ_ij as a matrix (d0, d2)."""
     W1, W2 = check_chain([W1, W2])
     first, second = np.zeros(W1.shape[1]), np.zeros(W2.shape[0])
     for padded, weight in ((first, W1), (second, W2)):

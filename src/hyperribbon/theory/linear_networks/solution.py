@@ -19,7 +19,7 @@ _WHITE = 1e-8
 
 @validate(X=checks.matrix, width=checks.count)
 def check_white(X: np.ndarray, width: int | None = None) -> float:
-    r"""Return σx of inputs with $X X^\top / n = \sigma_x^2 I$, Assumption 2 of [linear_networks].
+    r"""Return σx of inputs with $X X^\top / n = \sigma_x^2 I$, as balanced solutions assume.
 
     Args:
         X: Inputs (d0, n), samples as columns.
@@ -83,7 +83,7 @@ def solution_singular_values(
 
 @validate(Y=checks.matrix)
 def label_proportions(Y: np.ndarray) -> Float[np.ndarray, "classes"]:
-    r"""Return the share of each class in one-hot labels, αi = σi²(Y)/n in the order of classes.
+    r"""Return each class's share in one-hot labels, αi = σi²(Y)/n, which the solution depends on.
 
     Args:
         Y: One-hot labels (classes, n), samples as columns.

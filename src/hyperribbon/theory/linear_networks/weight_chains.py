@@ -15,7 +15,7 @@ _generator = checks.instance(np.random.Generator, "Give np.random.default_rng(se
 
 
 def check_chain(weights: Sequence[np.ndarray]) -> list[Float[np.ndarray, "_ _"]]:
-    """Return the layers W1, …, WL in double precision, if each fits the next.
+    """Return the chain of weights W1, …, WL in double precision, if each fits the next.
 
     Raises:
         ArgumentError: No layer, not a matrix, widths that do not chain, or NaN.
@@ -40,7 +40,7 @@ def check_chain(weights: Sequence[np.ndarray]) -> list[Float[np.ndarray, "_ _"]]
 
 
 def check_widths(widths: Sequence[int]) -> list[int]:
-    """Return the widths d0, …, dL as ints, if they are at least two positive whole numbers."""
+    """Return the widths d0, …, dL of a chain as ints, at least two positive whole numbers."""
     values = check_array("widths", widths, ndim=1)
     if len(values) < 2 or (values != np.floor(values)).any() or (values < 1).any():
         reason = "it must be two or more whole numbers, each at least 1"
@@ -56,7 +56,7 @@ def _left_multiplied(product: np.ndarray, weight: np.ndarray) -> np.ndarray:
 def chain_products(
     weights: Sequence[np.ndarray],
 ) -> tuple[list[Float[np.ndarray, "_ _"]], list[Float[np.ndarray, "_ _"]]]:
-    r"""Return the products before and after each layer.
+    r"""Return the products of a chain's weights before and after each layer.
 
     $$ P_\ell = W_{\ell-1} \cdots W_1, \qquad S_\ell = W_L \cdots W_{\ell+1} $$
 
@@ -75,7 +75,7 @@ def sample_balanced_weights(
     singular_values: float | Sequence[float] | np.ndarray,
     generator: np.random.Generator,
 ) -> list[Float[np.ndarray, "_ _"]]:
-    r"""Draw strongly balanced layers with given singular values.
+    r"""Draw a chain of strongly balanced weights with given singular values.
 
     $$ W_\ell = U_\ell S V_\ell^\top, \qquad V_{\ell+1} = U_\ell
     \quad\Rightarrow\quad W_\ell W_\ell^\top = W_{\ell+1}^\top W_{\ell+1} $$

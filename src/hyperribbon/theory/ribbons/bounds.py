@@ -188,7 +188,7 @@ def spectrum_bound(ribbon: Ribbon, form: str = "verified") -> Bound:
 
 @validate(eigenvalues=checks.row)
 def decay_base(eigenvalues: np.ndarray) -> float:
-    """Return ρ = exp(π²/(2 ln(8λ₁/λ_n − 4))) of Lemma 1; 1 when λ_n is zero."""
+    """Return ρ = exp(π²/(2 ln(8λ₁/λ_n − 4))) of Lemma 1's bound; 1 when λ_n is zero."""
     if eigenvalues[-1] <= 0:
         return 1.0
     return float(np.exp(np.pi**2 / (2 * np.log(8 * eigenvalues[0] / eigenvalues[-1] - 4))))
@@ -196,7 +196,7 @@ def decay_base(eigenvalues: np.ndarray) -> float:
 
 @validate(eigenvalues=checks.row, alpha=checks.positive, steps=checks.count)
 def split_index(eigenvalues: np.ndarray, alpha: float, steps: int) -> int:
-    """Return k* = min{ln(2Tα)/(2c), n/2} of Lemma 3, rounded down, at least 1.
+    """Return k* = min{ln(2Tα)/(2c), n/2} of Lemma 3's bound, rounded down, at least 1.
 
     c is the mean slope ln(λ₁/λ_n)/(n − 1). Any whole number gives a valid bound by Weyl's
     inequality; this one gives nearly the tightest.
@@ -210,7 +210,7 @@ def split_index(eigenvalues: np.ndarray, alpha: float, steps: int) -> int:
 
 
 def _repeat(ribbon: Ribbon) -> np.ndarray:
-    """Return the eigenvalue of K of every coordinate: of every direction, once per output."""
+    """Return the eigenvalue of K of every coordinate that is bounded, once per output."""
     return np.repeat(ribbon.eigenvalues, ribbon.targets.size // len(ribbon.eigenvalues))
 
 

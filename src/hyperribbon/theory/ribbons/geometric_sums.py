@@ -28,7 +28,7 @@ def pair_sums(rates: np.ndarray, steps: int | np.ndarray) -> Float[np.ndarray, "
 
 
 def pairs(moved: np.ndarray, flips: np.ndarray) -> Float[np.ndarray, "... n n"]:
-    """Return 1 − (dᵢdⱼ)^power for all pairs from `complements`: (..., n, n) from (..., n)."""
+    """Return 1 − (dᵢdⱼ)^power of geometric sums for all pairs: (..., n, n) from (..., n)."""
     union = (1 - moved)[..., :, None] * moved[..., None, :]
     union += moved[..., :, None]
     if flips.any():
@@ -45,14 +45,14 @@ def square_sums(rates: np.ndarray, steps: int | np.ndarray) -> Float[np.ndarray,
 
 
 def mean_powers(rates: np.ndarray, steps: int | np.ndarray) -> Float[np.ndarray, "... n"]:
-    """Return (1/T) Σ_{t<T} d^t: (..., n)."""
+    """Return the mean (1/T) Σ_{t<T} d^t of a geometric sum: (..., n)."""
     T = np.asarray(steps, dtype=float)[..., None]
     moved, flips = complements(rates, T)
     return _divide(np.where(flips, 2 - moved, moved), rates, T) / T
 
 
 def covariances(rates: np.ndarray, steps: int | np.ndarray) -> Float[np.ndarray, "... n n"]:
-    r"""Return the covariance over t < T of d_i^t and d_j^t: (..., n, n) from rates (..., n).
+    r"""Return the covariance over t < T of powers d_i^t, d_j^t, from geometric sums: (..., n, n).
 
     It is the difference of `pair_sums`/T and the product of `mean_powers`, which cancels where
     rates are slow, xT ≪ 1. There, with uᵢ = 1 − dᵢ^t and aᵢ = log dᵢ,
@@ -95,7 +95,7 @@ def variances(rates: np.ndarray, steps: int | np.ndarray) -> Float[np.ndarray, "
 def _slow_series(
     rates: np.ndarray, steps: np.ndarray
 ) -> tuple[Float[np.ndarray, "... n p"], Float[np.ndarray, "... n"], Float[np.ndarray, "... p p"]]:
-    """Return the terms (T log d)^p/p!, the mean of d^t − 1, and cov((t/T)^p, (t/T)^q)."""
+    """Return geometric sums' series: (T log d)^p/p!, the mean of d^t − 1, cov((t/T)^p, (t/T)^q)."""
     factors = np.arange(1, _ORDER + 1)
     powers = np.cumprod((steps[..., None] * np.log1p(-rates))[..., None] / factors, axis=-1)
     times, where = np.unique(steps, return_inverse=True)
@@ -106,7 +106,7 @@ def _slow_series(
 
 
 def noise_average(rates: np.ndarray, steps: int) -> Float[np.ndarray, "n"]:
-    """Return (1/T) Σ_{t<T} Σ_{u<t} d^{2u}: the mean variance that unit kicks have built up.
+    """Return the double geometric sum (1/T) Σ_{t<T} Σ_{u<t} d^{2u}: what unit kicks build up.
 
     It equals (1 − s/T)/(1 − d²) with s = Σ_{t<T} d^{2t}; for xT ≪ 1 the difference 1 − s/T cancels
     and its series in log d² is used instead.
@@ -123,7 +123,7 @@ def noise_average(rates: np.ndarray, steps: int) -> Float[np.ndarray, "n"]:
 def complements(
     rates: np.ndarray, power: np.ndarray | float
 ) -> tuple[Float[np.ndarray, "*batch"], Bool[np.ndarray, "*batch"]]:
-    """Return 1 − |d|^power and whether d^power is negative."""
+    """Return a geometric sum's 1 − |d|^power and whether d^power is negative."""
     with np.errstate(divide="ignore"):
         moved = -np.expm1(power * np.log1p(-np.minimum(rates, 2 - rates)))
     return moved, (rates > 1) & (np.mod(power, 2) == 1)
@@ -131,7 +131,7 @@ def complements(
 
 @functools.lru_cache(maxsize=1024)
 def _time_moments(steps: int) -> np.ndarray:
-    """Return (1/T) Σ_{t<T} (t/T)^k for k = 0 … 2·order, by Faulhaber's formula for many steps."""
+    """Return (1/T) Σ_{t<T} (t/T)^k for series of geometric sums, by Faulhaber's formula."""
     orders = np.arange(2 * _ORDER + 1)
     if steps <= _SUMMED:
         return ((np.arange(steps) / steps)[:, None] ** orders).mean(axis=0)

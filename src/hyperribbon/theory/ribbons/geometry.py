@@ -20,7 +20,7 @@ from hyperribbon.theory.ribbons.model import Ribbon
 
 @validate(runs=checks.iterable)
 def trajectory_covariance(runs: Iterable[Any]) -> Float[np.ndarray, "N N"]:
-    r"""Return the covariance of the points of all runs, snapshots taken at any times.
+    r"""Return the geometry of trajectories: the covariance of all points, at any times.
 
     $$P(N,T) = \frac{1}{\sum_i T_i}\sum_{i=1}^N\sum_{t} (r_t^{(i)} - \bar r)
       (r_t^{(i)} - \bar r)^\top$$
@@ -108,7 +108,7 @@ class TargetNorm:
     largest: float
 
     def tail(self, t: float) -> float:
-        """Bound the probability that ‖y‖² differs from its mean by more than t.
+        """Bound the probability that the target's length ‖y‖² is off its mean by more than t.
 
             2 exp(−⅛ min{t²/(σ*⁴ tr K²), t/(σ*² λ₁)}),
 
@@ -123,7 +123,7 @@ class TargetNorm:
 
 @validate(eigenvalues=checks.row, sigma_star=checks.positive)
 def target_norm(eigenvalues: np.ndarray, sigma_star: float = 1.0) -> TargetNorm:
-    """Return mean, spread and tails of ‖y‖² for true weights w* ~ N(0, σ*² I).
+    """Return mean, spread and tails of the target's length ‖y‖² for weights w* ~ N(0, σ*² I).
 
     In the eigenbasis of K, ‖y‖² = σ*² Σᵢ λᵢ zᵢ² with independent standard normal z. Implements
     Eq. (10) of [ribbons] and the inequality behind it, which is printed with tr K in place of
@@ -149,7 +149,7 @@ def target_norm(eigenvalues: np.ndarray, sigma_star: float = 1.0) -> TargetNorm:
 
 @validate(radius=checks.positive, terms=checks.count)
 def taylor_ribbon(points: np.ndarray, radius: float, terms: int | None = None) -> Bound:
-    r"""Return the widths of the model manifold of a smooth function of one variable.
+    r"""Return the widths, a geometric sequence, of the model manifold of a smooth function.
 
     Models f(x) = Σ_k φ_k x^k whose coefficients obey |φ_k| ≤ R^{−k} u_k with ‖u‖ ≤ 1 have
     predictions V diag(R^{−k}) u at the points, V the Vandermonde matrix: a hyper-ellipsoid whose
@@ -192,7 +192,7 @@ def taylor_ribbon(points: np.ndarray, radius: float, terms: int | None = None) -
 def gaussian_kernel_eigenvalues(
     number: int, length: float, sigma: float = 1.0
 ) -> Float[np.ndarray, "k"]:
-    r"""Return the eigenvalues of exp(−(x − x′)²/(2ℓ²)) for inputs x ~ N(0, σ²) on a line.
+    r"""Return the manifold widths of a Gaussian kernel exp(−(x − x′)²/(2ℓ²)), x ~ N(0, σ²).
 
     $$\lambda_k = \sqrt{2a/A}\,(b/A)^k,\quad a = \tfrac{1}{4\sigma^2},\;
       b = \tfrac{1}{2\ell^2},\; A = a + b + \sqrt{a^2 + 2ab},\quad k = 0, 1, \dots$$

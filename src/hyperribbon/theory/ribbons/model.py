@@ -289,7 +289,7 @@ class Ribbon:
 
     @cached_property
     def _coordinates(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Rates αλ, initial covariance (or its diagonal) and target of every coordinate."""
+        """Rates αλ, initial covariance (or diagonal) and target of a ribbon's every coordinate."""
         outputs = self._outputs
         decayed = self.eigenvalues + self.weight_decay
         shrink = np.ones_like(decayed)
@@ -305,7 +305,7 @@ class Ribbon:
 
     @property
     def P1_sigma(self) -> Float[np.ndarray, "n ..."]:
-        """Part due to the initial weights (and to SGD's noise, if any).
+        """Part of the ribbon due to the initial weights (and to SGD's noise, if any).
 
         A diagonal (n,), or a matrix (n, n) if `start` is one.
         """
@@ -316,7 +316,7 @@ class Ribbon:
 
     @property
     def _noise(self) -> np.ndarray:
-        """Variance that the constant noise of SGD adds to every coordinate."""
+        """Variance that SGD's constant noise adds to every coordinate of the ribbon."""
         rates = self._coordinates[0]
         if self.batch_size is None:
             return np.zeros(len(rates))
@@ -331,28 +331,28 @@ class Ribbon:
 
     @property
     def P1(self) -> Float[np.ndarray, "n n"]:
-        """Second moment of the points, P₁^σ + P₁^y: (n, n)."""
+        """Second moment of the ribbon's points, P₁^σ + P₁^y: (n, n)."""
         return self._add_start(self.P1_y)
 
     @property
     def mean(self) -> Float[np.ndarray, "n"]:
-        """Mean residual K_T y up to its sign: (n,)."""
+        """Mean residual of a ribbon, K_T y up to its sign: (n,)."""
         rates, _, targets = self._coordinates
         return mean_powers(rates, self.steps) * targets
 
     @property
     def P2(self) -> Float[np.ndarray, "n n"]:
-        """Outer product of the mean residual: (n, n), rank one."""
+        """Outer product of the ribbon's mean residual: (n, n), rank one."""
         return np.outer(self.mean, self.mean)
 
     @property
     def P(self) -> Float[np.ndarray, "n n"]:
-        """Covariance of all points: (n, n), without the cancellation of P₁ − P₂ at small αT."""
+        """Covariance of a ribbon's points: (n, n), without the cancellation in P₁ − P₂."""
         rates, _, targets = self._coordinates
         return self._add_start(targets[:, None] * targets * covariances(rates, self.steps))
 
     def at(self, times: Sequence[int] | np.ndarray) -> Float[np.ndarray, "n n"]:
-        """Return the covariance of the points at given steps of the trajectories: (n, n).
+        """Return the covariance of the ribbon's points at given steps: (n, n).
 
         `P` has all steps 0, 1, …, T − 1; snapshots may be taken at any others, in any order, such
         as evenly in the logarithm. Repeated times count as often as they occur.
@@ -461,7 +461,7 @@ def count_points(
 
 
 def dense_gram(gram: Any) -> tuple[Any, float]:
-    """Return a Gram matrix as an array or tensor, and the relative rounding of its entries."""
+    """Return a ribbon's Gram matrix as an array or tensor, and its entries' relative rounding."""
     if hasattr(gram, "to_dense"):
         gram = gram.to_dense()
     elif isinstance(gram, list | tuple):
@@ -471,7 +471,7 @@ def dense_gram(gram: Any) -> tuple[Any, float]:
 
 
 def _check_start(start: np.ndarray, targets: np.ndarray) -> np.ndarray:
-    """Return the initial covariance, of one of the three shapes and positive semi-definite."""
+    """Return the initial covariance of a ribbon, of one of three shapes and semi-definite."""
     start = check_array("start", start, ndim=(1, 2))
     n, coordinates = len(targets), targets.size
     shapes = {(n,), (n, n), (coordinates, coordinates)}

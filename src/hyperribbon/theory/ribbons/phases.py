@@ -102,7 +102,7 @@ def phase_diagram(
     fraction: float = 0.95,
     alpha: float | Sequence[float] | np.ndarray | None = None,
 ) -> PhaseDiagram:
-    """Return how many principal components carry `fraction` of the variance of the trajectories.
+    """Return the phase diagram: how many components carry `fraction` of the variance.
 
     Sloppy data have eigenvalues exp(−c(i−1)) and targets yᵢ = σ*√λᵢ; a spectrum, data or a kernel
     of your own replace them. Every grid point takes its block of P from the closed form of Eq. (5)
@@ -217,7 +217,7 @@ _OWN_NAMES = {"gram": "kernel", "X": "data", "y": "targets", "eigenvalues": "spe
 def _read_problem(
     data: Any, kernel: Any, targets: Any, samples: int | None, spectrum: Any = None
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return eigenvalues and targets of the user's problem, the targets such that σ* = 1."""
+    """Return eigenvalues and targets of the problem in a phase diagram, scaled to σ* = 1."""
     if isinstance(data, tuple | list) and len(data) == 2 and targets is None:
         data, targets = data
     if targets is not None:
@@ -262,7 +262,7 @@ def smallest_model(
     fraction: float = 0.95,
     alpha: float = 1.0,
 ) -> int:
-    """Return how many parameters a model needs to follow the training manifold.
+    """Return from the phase diagram how many parameters follow the training manifold.
 
     The paper's rule of thumb: the slope c of the data, the ratio σ*/σw of the recipe and the budget
     of T steps fix the dimension of the manifold that carries `fraction` of the variance, and a

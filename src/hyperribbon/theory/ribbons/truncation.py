@@ -41,7 +41,7 @@ def count_dimensions(
     coupled: np.ndarray | None = None,
     start: int = 8,
 ) -> Count:
-    r"""Return the smallest k whose k largest eigenvalues hold `fraction` of the trace.
+    r"""Return the smallest k at which truncation keeps `fraction` of the trace.
 
     For a positive semi-definite $P = D + C$ with a diagonal D ≥ 0 and a coupling C ≥ 0, let A be
     the principal block of P on some coordinates, R the others, and B = A ⊕ diag(P_R). The sums
@@ -118,7 +118,7 @@ def _tails(values: np.ndarray) -> np.ndarray:
 
 @validate(eigenvalues=row, fraction=share)
 def dimensions_of(eigenvalues: np.ndarray, fraction: float = 0.95) -> int:
-    """Return how many of the largest eigenvalues hold `fraction` of their sum.
+    """Return where truncation of eigenvalues keeps `fraction` of their sum.
 
     Negative ones, rounding errors of a positive semi-definite matrix, count as zero.
 

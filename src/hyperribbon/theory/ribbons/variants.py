@@ -211,7 +211,7 @@ def _covariance(second: np.ndarray, mean: np.ndarray, losses: np.ndarray) -> Tra
 
 
 def _spectra(grams: Sequence[np.ndarray], alpha: float) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return eigenvalues (descending, rounding errors at zero) and eigenvectors of every K."""
+    """Return descending eigenvalues and eigenvectors of every K of a ribbon variant."""
     found: list[tuple[np.ndarray, np.ndarray]] = []
     for gram in grams:
         eigenvalues, U = scipy.linalg.eigh(gram / len(gram))
