@@ -78,7 +78,7 @@ class Restricted(LinearOperator):
 
     @plain_arithmetic()
     def diagonal(self) -> torch.Tensor:
-        """Return the diagonal of an operator restricted to a principal submatrix."""
+        """Return the diagonal of a restricted operator, a principal submatrix."""
         return self.operator.diagonal()[self.indices]
 
 

@@ -68,14 +68,14 @@ class LinearOperator(ABC):
 
     @abstractmethod
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
-        """Return A @ block for a block of shape (columns, k)."""
+        """Return A @ block of any linear operator for a block of shape (columns, k)."""
 
     def _multiply_transposed(self, block: torch.Tensor) -> torch.Tensor:
-        """Return Aᵀ @ block for a block of shape (rows, k)."""
+        """Return Aᵀ @ block of any linear operator for a block of shape (rows, k)."""
         return self._multiply(block)
 
     def __matmul__(self, other: torch.Tensor) -> torch.Tensor:
-        """Return the product with a vector (columns,) or a block of vectors (columns, k).
+        """Return a linear operator's product with a vector (columns,) or a block (columns, k).
 
         An operator of 16 bits takes float32 too, which is what its eigenvectors are given in: the
         product has the operator's precision and the vector's type.
@@ -93,12 +93,12 @@ class LinearOperator(ABC):
 
     @property
     def T(self) -> LinearOperator:
-        """The transposed operator; a symmetric one is its own."""
+        """The transpose of any linear operator; a symmetric one is its own."""
         return self if self.is_symmetric else Transposed(self)
 
     @plain_arithmetic()
     def to_dense(self) -> torch.Tensor:
-        """Return the operator's dense matrix, from products with blocks of the identity."""
+        """Return a linear operator's dense matrix, from products with blocks of the identity."""
         columns: list[torch.Tensor] = []
         for start in range(0, self.shape[1], _COLUMNS):
             columns.append(self._multiply(self._unit_block(start)))
@@ -106,7 +106,7 @@ class LinearOperator(ABC):
         return (dense + dense.T) / 2 if self.is_symmetric else dense
 
     def to_scipy(self) -> ScipyOperator:
-        """Return a scipy operator on numpy arrays, with the same products."""
+        """Return a linear operator as scipy's, on numpy arrays, with the same products."""
         from scipy.sparse.linalg import LinearOperator as ScipyOperator
 
         def forward(array: np.ndarray) -> np.ndarray:
@@ -145,19 +145,19 @@ class LinearOperator(ABC):
         return float(self.diagonal().sum(dtype=torch.float64))
 
     def cost(self) -> Cost | None:
-        """Return the cost of a product with the operator, or None when it is not known."""
+        """Return the cost of a linear operator's product, or None when it is not known."""
         return None
 
     def in_precision(self, dtype: torch.dtype) -> LinearOperator | None:
-        """Return the same operator with products in another precision; None where there is none."""
+        """Return any linear operator in another precision; None where there is none."""
         return None
 
     def __add__(self, other: LinearOperator) -> LinearOperator:
-        """Return the sum of two operators."""
+        """Return the sum of two linear operators."""
         return Sum((self, other)) if isinstance(other, LinearOperator) else NotImplemented
 
     def __mul__(self, factor: float) -> LinearOperator:
-        """Return the operator times a number."""
+        """Return any linear operator times a number."""
         return Scaled(self, factor) if isinstance(factor, Real) else NotImplemented
 
     __rmul__ = __mul__
@@ -167,21 +167,21 @@ class LinearOperator(ABC):
         return self * -1.0
 
     def __sub__(self, other: LinearOperator) -> LinearOperator:
-        """Return the difference of two operators."""
+        """Return the difference of two linear operators."""
         return self + (-other) if isinstance(other, LinearOperator) else NotImplemented
 
     def __truediv__(self, factor: float) -> LinearOperator:
-        """Return the operator divided by a number."""
+        """Return any linear operator divided by a number."""
         return self * (1.0 / factor)
 
     def __repr__(self) -> str:
-        """Show the operator's kind, shape and precision."""
+        """Show any linear operator's kind, shape and precision."""
         return (
             f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype}, device={self.device})"
         )
 
     def _check_vector(self, other: Any) -> torch.Tensor:
-        """Check what an operator multiplies: return a vector or block of vectors as a block."""
+        """Check what a linear operator multiplies: return a vector or vectors as a block."""
         size, dtype, device = self.shape[1], self.dtype, self.device
         if not isinstance(other, torch.Tensor):
             raise ArgumentError(
@@ -222,7 +222,7 @@ class Transposed(LinearOperator):
 
     @property
     def T(self) -> LinearOperator:
-        """The operator that was transposed."""
+        """The linear operator that was transposed."""
         return self.operator
 
     def _multiply(self, block: torch.Tensor) -> torch.Tensor:
@@ -258,15 +258,15 @@ class Sum(LinearOperator):
         return reduce(add, (term._multiply_transposed(block) for term in self.terms))
 
     def diagonal(self) -> torch.Tensor:
-        """Return the diagonal of a sum of operators."""
+        """Return the diagonal of a sum of linear operators."""
         return torch.stack([term.diagonal() for term in self.terms]).sum(0)
 
     def trace(self) -> float:
-        """Return the trace of a sum of operators."""
+        """Return the trace of a sum of linear operators."""
         return sum(term.trace() for term in self.terms)
 
     def cost(self) -> Cost | None:
-        """Return the cost of a sum of operators: that of its terms together."""
+        """Return the cost of a sum of linear operators: that of its terms together."""
         costs = [term.cost() for term in self.terms]
         known = [cost for cost in costs if cost is not None]
         if len(known) < len(costs):
@@ -278,7 +278,7 @@ class Sum(LinearOperator):
         )
 
     def in_precision(self, dtype: torch.dtype) -> LinearOperator | None:
-        """Return a sum of operators in another precision."""
+        """Return a sum of linear operators in another precision."""
         terms = [term.in_precision(dtype) for term in self.terms]
         known = [term for term in terms if term is not None]
         return Sum(known) if len(known) == len(terms) else None
@@ -301,18 +301,18 @@ class Scaled(LinearOperator):
         return self.factor * self.operator._multiply_transposed(block)
 
     def diagonal(self) -> torch.Tensor:
-        """Return the diagonal of a scaled operator s·A."""
+        """Return the diagonal of a scaled linear operator s·A."""
         return self.factor * self.operator.diagonal()
 
     def trace(self) -> float:
-        """Return the trace of a scaled operator s·A."""
+        """Return the trace of a scaled linear operator s·A."""
         return self.factor * self.operator.trace()
 
     def cost(self) -> Cost | None:
-        """Return the cost of a scaled operator: that of A."""
+        """Return the cost of a scaled linear operator: that of A."""
         return self.operator.cost()
 
     def in_precision(self, dtype: torch.dtype) -> LinearOperator | None:
-        """Return a scaled operator s·A in another precision."""
+        """Return a scaled linear operator s·A in another precision."""
         operator = self.operator.in_precision(dtype)
         return None if operator is None else Scaled(operator, self.factor)

@@ -44,7 +44,7 @@ class FactoredOperator(RiskOperator):
 
     @abstractmethod
     def _rows(self, chunk: Chunk) -> torch.Tensor:
-        """Return a factored matrix's R (m, n, …) with Σ_j R_j R_jᵀ = M_n for every sample."""
+        """Return rows R (m, n, …) of a factored matrix with Σ_j R_j R_jᵀ = M_n per sample."""
 
     def _rows_each(self, outputs: torch.Tensor) -> int:
         """Return the number of rows of a factored matrix's R_n."""
@@ -56,7 +56,7 @@ class FactoredOperator(RiskOperator):
 
     @property
     def has_exact_trace(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether diagonal and trace cost a few passes: where samples are apart, of few outputs.
+        """Whether a factored matrix has a cheap trace: samples apart, of few outputs.
 
         Of fewer ones where parameters have no factors, whose gradients are taken sample by sample.
         """
@@ -111,7 +111,7 @@ class FactoredOperator(RiskOperator):
 
     @property
     def gram_size(self) -> int | None:
-        """Number of rows of F, the side of the Gram matrix; None when M has no real root."""
+        """Number of rows of F of a factored matrix FᵀF; None when M has no real root."""
         if self._gram_sizes is None:
             with self.processes.together("the counting of the rows"):
                 own = self._count_rows()
@@ -120,7 +120,7 @@ class FactoredOperator(RiskOperator):
         return sum(known) if len(known) == len(self._gram_sizes) else None
 
     def gram_bytes(self) -> int:
-        """Return what the factors of all rows take while the Gram matrix is formed, about.
+        """Return about what all factors take while a factored matrix's Gram matrix is formed.
 
         It is measured on a few samples; the matrix itself is not counted.
         """
@@ -154,7 +154,7 @@ class FactoredOperator(RiskOperator):
         return total.squeeze(1) if single else total
 
     def _lift_own(self, block: torch.Tensor, start: int) -> torch.Tensor:
-        """Return the unscaled lift of this rank's rows, which begin at `start`."""
+        """Return the unscaled lift of a factored matrix from this rank's rows, from `start` on."""
         if block.shape[1] == 0:
             return block.new_zeros(self.shape[0], 0)
         step = self.risk.columns_at_once()
@@ -171,7 +171,7 @@ class FactoredOperator(RiskOperator):
         return self.risk.flatten(sums, block.shape[1])
 
     def trace_parts(self) -> tuple[dict[str, float], torch.Tensor]:
-        """Return the trace by parameter, and what each sample adds to it (N,), in one pass.
+        """Return a factored matrix's trace by parameter and by sample (N,), in one pass.
 
         Both sum up to the trace. It needs `has_exact_trace`.
         """

@@ -92,7 +92,7 @@ class GradientCovariance(FactoredOperator):
 
     @property
     def factor(self) -> float:
-        """The factor c of a mini-batch's gradient covariance."""
+        """The factor c of the gradient covariance of a mini-batch."""
         if self.batch_size is None:
             return 1.0
         count, size = self.risk.samples, self.batch_size
@@ -118,12 +118,12 @@ class GradientCovariance(FactoredOperator):
 
     @plain_arithmetic()
     def lift(self, coefficients: torch.Tensor) -> torch.Tensor:
-        """Return FᵀU of the centred per-sample gradients."""
+        """Return FᵀU of the gradient covariance, from the centred per-sample gradients."""
         return super().lift(coefficients - coefficients.mean(0) if self.centered else coefficients)
 
     @plain_arithmetic()
     def diagonal(self) -> torch.Tensor:
-        """Return the variances of the gradient's entries."""
+        """Return the gradient covariance's diagonal: the variances of the gradient's entries."""
         if not self.has_exact_trace:
             return LinearOperator.diagonal(self)
         second = super().diagonal()
@@ -134,7 +134,7 @@ class GradientCovariance(FactoredOperator):
 
     @plain_arithmetic()
     def trace(self) -> float:
-        """Return the total variance of the gradient."""
+        """Return the gradient covariance's trace, the total variance of the gradient."""
         if not self.has_exact_trace:
             return LinearOperator.trace(self)
         second = super().trace()

@@ -27,7 +27,7 @@ _ROWS_AT_ONCE = 64  # rows that are squared together: with more, batching gains 
 
 
 def structured_everywhere(risk: Risk) -> set[str]:
-    """Return the parameters whose per-sample gradients have factors on all samples of all ranks."""
+    """Return the parameters whose part of a Gram matrix comes from factors, on all ranks."""
     with risk.processes.together("an evaluation of the model"):
         found = [risk.structured(chunk) for chunk in risk.chunks()]
         own = set[str].intersection(*found) if found else None
@@ -74,7 +74,7 @@ class GramParts:
                 self.others.append(factor)
 
     def matrix(self) -> torch.Tensor:
-        """Return the Gram matrix of these samples."""
+        """Return the Gram matrix of these samples' rows R J."""
         risk = self._risk
         gram = torch.zeros(self.size, self.size, dtype=risk.dtype, device=risk.device)
         for factor in self.others:
@@ -86,7 +86,7 @@ class GramParts:
 
 
 def squared_columns(risk: Risk, rows: Rows) -> torch.Tensor:
-    """Return the column sums of (R J)², (P,): the diagonal of JᵀRᵀRJ."""
+    """Return the column sums of (R J)², (P,), beside the Gram matrix: the diagonal of JᵀRᵀRJ."""
     slices, selections = risk.space.slices(), _selections(risk.space)
     total = torch.zeros(risk.space.dimension, dtype=risk.dtype, device=risk.device)
     with risk.processes.together("a diagonal"):
@@ -103,7 +103,7 @@ def squared_columns(risk: Risk, rows: Rows) -> torch.Tensor:
 
 
 def centre_rows(matrix: torch.Tensor, samples: int) -> torch.Tensor:
-    """Subtract the mean over the samples from rows that are ordered by sample.
+    """Subtract from a Gram matrix's rows, ordered by sample, their mean over the samples.
 
     Returns:
         The centred rows.
@@ -147,7 +147,7 @@ def squared_parts(risk: Risk, rows: Rows) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _few_at_once(risk: Risk, seeds: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield rows in pieces that fit, and looks at what may interrupt between them."""
+    """Yield rows of a Gram matrix in pieces that fit, with interruptions between them."""
     for some in seeds.split(min(risk.columns_at_once(), _ROWS_AT_ONCE)):
         risk.check_in()
         yield some

@@ -18,7 +18,7 @@ _BLOCK_BYTES = 64 * 2**20  # gradients of this size are written out at once
 
 
 def tiled_gram_matrix(risk: Risk, rows: Rows) -> torch.Tensor:
-    """Return R J Jᵀ Rᵀ over the samples of all ranks, ordered by rank, sample and row.
+    """Return R J Jᵀ Rᵀ over all ranks' samples, from Gram tiles, by rank, sample and row.
 
     Args:
         risk: The samples of this rank.
@@ -63,14 +63,14 @@ class _Tiles:
         source: int,
         selection: torch.Tensor | None,
     ) -> None:
-        """Add the tile of this rank's gradients with another's, and its transpose."""
+        """Add the Gram tile of this rank's gradients with another's, and its transpose."""
         mine, theirs = self._share(source, own.samples, other.samples)
         if len(mine) and len(theirs):
             product = _cross(_cut(own, mine), _cut(other, theirs), selection)
             self._write(product, source, mine.start * own.rows, theirs.start * other.rows)
 
     def add_written(self, windows: list[Window]) -> None:
-        """Add the products of written-out gradients, which are sent round window by window."""
+        """Add Gram tiles of written-out gradients, which are sent round window by window."""
         processes = self._processes
         places = processes.gather([(w.place.start, w.place.stop) for w in windows])
         width = max(processes.gather(len(windows[0].columns) if windows else 0))
@@ -127,7 +127,7 @@ def _send_factor(
 
 
 def _cross(first: Factor, second: Factor, selection: torch.Tensor | None) -> torch.Tensor:
-    """Return the tile G₁G₂ᵀ of two ranks' gradients, over the selected entries."""
+    """Return the Gram tile G₁G₂ᵀ of two ranks' gradients, over the selected entries."""
     if isinstance(first, Outer) and isinstance(second, Outer):
         if selection is None and first.left.shape[2] == second.left.shape[2] == 1:
             return _cross_of_layers(first, second)

@@ -48,7 +48,7 @@ class Hessian(RiskOperator):
 
     @property
     def has_exact_trace(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether diagonal and trace cost a few passes: for piecewise linear models, convex losses.
+        """Whether the Hessian's trace costs a few passes: piecewise linear model, convex loss.
 
         ReLU networks with convolutions, skips, pooling and batch norm in evaluation mode are
         piecewise linear in every single weight, so their own curvature has a zero diagonal and the
@@ -65,7 +65,7 @@ class Hessian(RiskOperator):
         return self.risk.gradient()
 
     def _product(self, chunk: Chunk, v: Block) -> Block:
-        """Return Σ_n ∇²ℓ_n v = ∂⟨g, v⟩/∂θ, a backward pass through the graph of g = Σ_n ∇ℓ_n."""
+        """Return the Hessian-vector product Σ_n ∇²ℓ_n v = ∂⟨g, v⟩/∂θ, back through g = Σ_n ∇ℓ_n."""
         gradient = chunk.point.gradient(self.risk.criterion, chunk.targets)
         return chunk.point.differentiate(gradient, v, self.space.names)
 

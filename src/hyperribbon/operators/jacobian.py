@@ -47,7 +47,7 @@ class OutputOperator(LinearOperator):
 
     @abstractmethod
     def _begin(self, risk: Risk) -> None:
-        """Set the Jacobian or NTK up for the outputs of a risk."""
+        """Set the Jacobian or the NTK up for the outputs of a risk."""
 
 
 class Jacobian(OutputOperator):
@@ -181,14 +181,14 @@ class NTK(OutputOperator):
         LinearOperator.__init__(self, (size, size), jacobian.dtype, jacobian.device)
 
     def layers(self) -> dict[str, NTK]:
-        """Return each layer's term of the kernel J Jᵀ, by the layer's name; they sum to it."""
+        """Return each layer's term of the NTK J Jᵀ, by the layer's name; they sum to it."""
         spaces = self.jacobian.space.layers()
         return {
             name: NTK(self.risk.on(space), centre=self.centre) for name, space in spaces.items()
         }
 
     def in_precision(self, dtype: torch.dtype) -> NTK:
-        """Return the same kernel, of the same weights and inputs, in another precision."""
+        """Return the NTK of the same weights and inputs in another precision."""
         jacobian = copy.copy(self.jacobian)
         jacobian.risk, jacobian.dtype = self.risk.in_precision(dtype), dtype
         other = copy.copy(self)

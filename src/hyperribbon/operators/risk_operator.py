@@ -76,11 +76,11 @@ class RiskOperator(LinearOperator):
 
     @validate()
     def at(self: Self, weights: Mapping[str, torch.Tensor] | torch.Tensor) -> Self:
-        """Return the same operator at other weights: named tensors, or coordinates (P,)."""
+        """Return the risk's operator at other weights: named tensors, or coordinates (P,)."""
         return self._with(self.risk.at(weights))
 
     def in_precision(self, dtype: torch.dtype) -> RiskOperator | None:
-        """Return the same matrix, of the same weights and data, with products in a precision."""
+        """Return a risk's matrix, of the same weights and data, with products in a precision."""
         return self._with(self.risk.in_precision(dtype))
 
     def cost(self) -> Cost:
@@ -89,19 +89,19 @@ class RiskOperator(LinearOperator):
         return Cost(self.risk.working_bytes(self._kind), flops, self.risk.bytes_beside())
 
     def layers(self: Self) -> dict[str, Self]:
-        """Return the diagonal blocks: one operator per layer, by the layer's name."""
+        """Return a risk's diagonal blocks: one operator per layer, by the layer's name."""
         return {name: self._with(self.risk.on(s)) for name, s in self.space.layers().items()}
 
     @plain_arithmetic()
     def diagonal(self) -> torch.Tensor:
-        """Return the diagonal, exactly; see `has_exact_trace` for whether it is cheap."""
+        """Return the diagonal of a risk's operator, exactly; cheap where `has_exact_trace`."""
         if not self._has_rows:
             return super().diagonal()
         return squared_columns(self.risk, self._rows) * self._scale()
 
     @plain_arithmetic()
     def trace(self) -> float:
-        """Return the trace, exactly; see `has_exact_trace` for whether it is cheap."""
+        """Return the trace of a risk's operator, exactly; cheap where `has_exact_trace`."""
         if not self._has_rows:
             return super().trace()
         return squared_norm(self.risk, self._rows) * self._scale()
@@ -143,7 +143,7 @@ class RiskOperator(LinearOperator):
         return self._complete(product, block, self.processes.rows(size))
 
     def _complete(self, product: torch.Tensor, block: torch.Tensor, rows: slice) -> torch.Tensor:
-        """Return the rows of a product with what is not a sum over samples added."""
+        """Return rows of a risk operator's product, with what is not a sum over samples."""
         return product
 
     def _multiply_own(self, block: torch.Tensor) -> torch.Tensor:
@@ -164,7 +164,7 @@ class RiskOperator(LinearOperator):
         return product
 
     def _sum_products(self, block: torch.Tensor) -> torch.Tensor:
-        """Return the sum over chunks of the samples, for as many columns at once as fit."""
+        """Return a risk operator's products summed over chunks, as many columns at once as fit."""
         columns = block.shape[1]
         at_once = 1 if columns == 1 else self.risk.columns_at_once()
         if columns > at_once:
@@ -178,7 +178,7 @@ class RiskOperator(LinearOperator):
 
     @abstractmethod
     def _product(self, chunk: Chunk, v: Block) -> Block:
-        """Return the unscaled product of some samples with v, both by name with k rows."""
+        """Return a risk operator's unscaled product of some samples, by name with k rows."""
 
     @property
     def _has_rows(self) -> bool:
@@ -186,7 +186,7 @@ class RiskOperator(LinearOperator):
         return self.has_exact_trace
 
     def _rows(self, chunk: Chunk) -> torch.Tensor:
-        """Return R (m, n, …): where the trace is exact, it is that of Σ_n J_nᵀ R_nᵀ R_n J_n."""
+        """Return R (m, n, …): a risk operator's exact trace is that of Σ_n J_nᵀ R_nᵀ R_n J_n."""
         raise NotImplementedError
 
     @abstractmethod
@@ -205,7 +205,7 @@ def risk_of(
     memory: float | None,
     process_group: Any,
 ) -> Risk:
-    """Return the risk that the arguments of an operator name: a given one, or a new one.
+    """Return the risk that an operator's arguments name: a given one, or a new one.
 
     Args:
         model: A `Risk`, or the model of a new one.

@@ -27,7 +27,7 @@ _NAMES = (
 
 
 def self_attention(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return what F.multi_head_attention_forward returns, from linear layers that can be seen.
+    """Return F.multi_head_attention_forward's result, from linear layers that can be seen.
 
     Of self-attention without dropout; NotImplemented of any other. Samples are the first axis of
     what the linear layers are given.

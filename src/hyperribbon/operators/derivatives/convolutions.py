@@ -29,7 +29,7 @@ _ASKED = threading.local()
 
 @contextmanager
 def only_needed(inputs: Sequence[Any]) -> Generator[None]:
-    """Let convolutions differentiate by these leaves only, in the backward passes inside."""
+    """Let convolutions' backward passes differentiate by these leaves only."""
     before = getattr(_ASKED, "leaves", None)
     _ASKED.leaves = {id(tensor) for tensor in inputs}  # edges of a graph are no leaves
     try:

@@ -37,10 +37,10 @@ class Factor(ABC):
 
     @abstractmethod
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
-        """Return Σ_n w_n G[n], (m, entries), for one weight per sample."""
+        """Return a factor's Σ_n w_n G[n], (m, entries), for one weight per sample."""
 
     def to(self, dtype: torch.dtype) -> Factor:
-        """Return the same gradients in a precision, for models whose weights have several."""
+        """Return a factor in a precision, for models whose weights have several."""
         other = copy.copy(self)
         for key, value in vars(self).items():
             if isinstance(value, torch.Tensor) and value.is_floating_point():
@@ -55,11 +55,11 @@ class Factor(ABC):
             del block, chosen  # gone before the next one is written
 
     def squared_columns(self, selection: torch.Tensor | None) -> torch.Tensor:
-        """Return Σ G² over samples and rows, for the selected entries."""
+        """Return a factor's Σ G² over samples and rows, for the selected entries."""
         return torch.cat([_select(b, w, selection).square().sum(0) for w, b in self.blocks()])
 
     def squared_rows(self, selection: torch.Tensor | None) -> torch.Tensor:
-        """Return Σ G² over the selected entries, (n·m,)."""
+        """Return a factor's Σ G² over the selected entries, (n·m,)."""
         return sum(
             (_select(b, w, selection).square().sum(1) for w, b in self.blocks()),
             start=torch.zeros((), device="cpu"),
@@ -78,7 +78,7 @@ class Explicit(Factor):
         self.samples, self.rows = gradients.shape[:2]
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
-        """Return Σ_n w_n G[n], (m, entries)."""
+        """Return an explicit factor's Σ_n w_n G[n], (m, entries)."""
         return torch.tensordot(weights.to(self.gradients.dtype), self.gradients, 1)
 
     def blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
@@ -109,12 +109,12 @@ class Outer(Factor):
         self.samples, self.rows = left.shape[:2]
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
-        """Return Σ_n w_n G[n], (m, entries)."""
+        """Return an outer factor's Σ_n w_n G[n], (m, entries)."""
         left = (self.left * weights.reshape(-1, 1, 1, 1)).transpose(1, 2).flatten(0, 1)
         return self._ordered(torch.einsum("ajo,ai->joi", left, self.right.flatten(0, 1))).flatten(1)
 
     def blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield the gradients of some rows of the parameter at a time."""
+        """Yield an outer factor's gradients for some rows of the parameter at a time."""
         count, rows = self.samples, self.rows
         size, width = self.left.shape[3], self.right.shape[2]
         if self.is_transposed:
@@ -128,7 +128,7 @@ class Outer(Factor):
             del gradients
 
     def _materialize_rows(self, start: int, stop: int) -> torch.Tensor:
-        """Return the gradients of some rows of the parameter, (n, m, rows, width)."""
+        """Return an outer factor's gradients of some rows of the parameter, (n, m, rows, width)."""
         left, right = self.left, self.right
         if self.is_transposed:
             return torch.einsum("njto,nti->njio", left, right[..., start:stop])
@@ -159,7 +159,7 @@ class Outer(Factor):
         return torch.stack(squares, dim=1).reshape(-1)
 
     def compact(self) -> Factor:
-        """Return the gradients written out when they take less memory than their factors."""
+        """Return an outer factor written out when that takes less memory."""
         count, rows, positions, size = self.left.shape
         entries = count * rows * size * self.right.shape[2]
         if positions == 1 or entries > self.left.numel() + self.right.numel():
@@ -183,14 +183,14 @@ class Lookup(Factor):
         self.samples, self.rows = left.shape[:2]
 
     def weighted_sum(self, weights: torch.Tensor) -> torch.Tensor:
-        """Return Σ_n w_n G[n], (m, entries)."""
+        """Return a table factor's Σ_n w_n G[n], (m, entries)."""
         total = self.left.new_zeros(self.rows, self.size, self.left.shape[3])
         for weight, tokens, own in zip(weights, self.indices, self.left, strict=True):
             total.index_add_(1, tokens, weight * own)
         return total.flatten(1)
 
     def blocks(self) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield the gradients of some rows of the table at a time."""
+        """Yield a table factor's gradients for some rows of the table at a time."""
         count, rows, _positions, width = self.left.shape
         step = max(1, _BLOCK_BYTES // (count * rows * width * self.left.element_size()))
         for start in range(0, self.size, step):
@@ -203,7 +203,7 @@ class Lookup(Factor):
             del own
 
     def add_gram(self, gram: torch.Tensor, selection: torch.Tensor | None) -> None:
-        """Add G Gᵀ: of a whole table the rows that some sample reads, a few at a time."""
+        """Add a table factor's G Gᵀ, of the rows that some sample reads, a few at a time."""
         if selection is not None:
             super().add_gram(gram, selection)
             return
@@ -212,20 +212,20 @@ class Lookup(Factor):
         Factor.add_gram(few, gram, None)
 
     def squared_columns(self, selection: torch.Tensor | None) -> torch.Tensor:
-        """Return Σ G² over samples and rows, for the selected entries."""
+        """Return a table factor's Σ G² over samples and rows, for the selected entries."""
         total = self.left.new_zeros(self.size, self.left.shape[3])
         for read, sums in self._read():
             total[read] += sums.square().sum(0)
         return total.reshape(-1) if selection is None else total.reshape(-1)[selection]
 
     def squared_rows(self, selection: torch.Tensor | None) -> torch.Tensor:
-        """Return Σ G² over the selected entries, (n·m,)."""
+        """Return a table factor's Σ G² over the selected entries, (n·m,)."""
         if selection is not None:
             return super().squared_rows(selection)
         return torch.cat([sums.square().sum((1, 2)) for _, sums in self._read()])
 
     def _read(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield for every sample the table rows (r,) it reads and their factored gradients."""
+        """Yield for every sample the table rows (r,) it reads and the factors of their gradient."""
         for tokens, own in zip(self.indices, self.left, strict=True):
             read, places = tokens.unique(return_inverse=True)
             sums = own.new_zeros(len(own), len(read), own.shape[2])
@@ -297,7 +297,7 @@ def materialize(factor: Factor) -> torch.Tensor:
 
 
 def check_factors(point: Linearisation, names: set[str]) -> set[str]:
-    """Return the names whose factors are the gradients of single samples.
+    """Return the names whose factors are, when checked, the gradients of single samples.
 
     With G_n the gradients that the factors give for cotangents u_n, and random weights w_n of the
     samples, Σ_n w_n G_n is compared with Jᵀ(w·u): a gradient that is wrong, or another sample's,

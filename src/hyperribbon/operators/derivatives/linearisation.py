@@ -35,11 +35,11 @@ class Evaluation(Protocol):
     count: int
 
     def outputs(self, samples: slice, watcher: TorchFunctionMode | None = None) -> torch.Tensor:
-        """Return the outputs (n, …) of some samples, with a graph; a watcher sees the calls."""
+        """Return the outputs (n, …) to linearise, with a graph; a watcher sees the calls."""
         ...
 
     def jvp(self, v: Block) -> torch.Tensor:
-        """Return J v (n, …) for v (*parameter shape) by forward mode."""
+        """Return J v (n, …) of an evaluation to linearise, by forward mode."""
         ...
 
 
@@ -123,7 +123,7 @@ class Linearisation:
         return self._gradient
 
     def differentiate(self, of: Block, u: Block, names: Sequence[str]) -> dict[str, torch.Tensor]:
-        """Return ∂⟨of, u⟩/∂θ by name, for graphs of this linearisation and k rows u of each."""
+        """Return ∂⟨of, u⟩/∂θ of a linearisation's own graphs by name, for k rows u."""
         parts = [name for name in of if name in u and of[name].requires_grad]
         if not parts:
             rows = _rows(u)
@@ -136,7 +136,7 @@ class Linearisation:
         return dict(zip(names, found, strict=True))
 
     def names_with_factors(self) -> set[str]:
-        """Return the parameters whose every use follows a rule and keeps samples apart."""
+        """Return the linearisation's parameters with factors: a rule for every use."""
         names = {use.name for use in self._uses} - self._others
         if not names or not self.graph.requires_grad:
             return set(self._leaves) - self._others
@@ -201,7 +201,7 @@ class Linearisation:
     def _flow_back(
         self, rows: torch.Tensor
     ) -> dict[GradientEdge, torch.Tensor | tuple[torch.Tensor, ...]]:
-        """Return what flows back into every layer's output, m times (*shape)."""
+        """Return what flows back into every layer's output of a linearisation, m times (*shape)."""
         shapes = {use.edge: use.shape for use in self._uses}
         if not shapes or not self.graph.requires_grad:
             return {}
@@ -215,7 +215,7 @@ class Linearisation:
         inputs: Sequence[Any],
         cotangents: list[torch.Tensor],
     ) -> list[torch.Tensor]:
-        """Return the vector-Jacobian products of k rows of cotangents, each (k, *input shape)."""
+        """Return the linearised batch's vector-Jacobian products, each (k, *input shape)."""
         found = self._backward_by_row(outputs, inputs, cotangents)
         return [k if isinstance(k, torch.Tensor) else torch.stack(k) for k in found]
 
@@ -226,7 +226,7 @@ class Linearisation:
         cotangents: list[torch.Tensor],
         shapes: Sequence[torch.Size] | None = None,
     ) -> list[torch.Tensor] | list[tuple[torch.Tensor, ...]]:
-        """Return the vector-Jacobian products of k rows of cotangents: for each input k of them.
+        """Return the linearised batch's vector-Jacobian products, one row after the other.
 
         Inputs are tensors, or edges of the graph with their shapes. Rows go through the graph
         together where that is possible and saves time, else one by one.
@@ -319,7 +319,7 @@ def _differentiate(
     leaves: Mapping[str, torch.Tensor],
     cotangent: torch.Tensor | None = None,
 ) -> dict[str, torch.Tensor]:
-    """Return derivatives in the linearisation's leaves that can be differentiated again."""
+    """Return a linearisation's derivatives so that they can be differentiated again."""
     with twice_differentiable():
         slopes = torch.autograd.grad(
             output, list(leaves.values()), cotangent, create_graph=True, allow_unused=True

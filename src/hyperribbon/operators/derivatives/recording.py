@@ -72,13 +72,13 @@ class Use:
     axis: int = 0
 
     def by_sample(self, flowed: torch.Tensor) -> torch.Tensor:
-        """Return what flows back into the output, (*shape), as (n, …)."""
+        """Return what flows back into a recorded call's output, (*shape), as (n, …)."""
         if self.axis:
             return flowed.movedim(self.axis, 0)
         return flowed if self.positions == 1 else _split_positions(flowed, self.positions)
 
     def make(self, flowed: Iterable[torch.Tensor]) -> Factor:
-        """Return the per-sample gradients, from what flows back into the output, m times."""
+        """Return the per-sample gradients of a recorded use, from what flows back, m times."""
         back = [self.by_sample(row) for row in flowed]
         if isinstance(self.factor, RowMaker):
             return self.factor.make(self.name, back)
@@ -163,7 +163,7 @@ class CallRecorder(TorchFunctionMode):
         return result
 
     def _record_others(self, leaves: Iterable[Any]) -> None:
-        """Record the parameters that a call uses in a way that is not understood."""
+        """Record the parameters that a call uses without a rule."""
         leaves = list(leaves)
         self.others |= self._present(leaves).keys()
         for shared in (self._made[id(leaf)] for leaf in leaves if id(leaf) in self._made):
@@ -173,7 +173,7 @@ class CallRecorder(TorchFunctionMode):
                 self._settle(shared, is_moved=False)
 
     def _record_recurrent(self, layer: Pass) -> Sequence[torch.Tensor]:
-        """Note the weights of a recurrent layer: what flows back into W x + b makes all of them."""
+        """Record a recurrent layer's weights: what flows back into W x + b makes all of them."""
         if not layer.products.requires_grad:
             return ()
         edge, shape = get_gradient_edge(layer.products), layer.products.shape
@@ -225,7 +225,7 @@ class CallRecorder(TorchFunctionMode):
             self._settle(shared, is_moved=False)
 
     def _settle(self, shared: _Shared, is_moved: bool) -> None:
-        """Take the use of a shared tensor back where it is followed; leave it where it is not."""
+        """Take a recorded use of a shared tensor back where it is followed; else leave it."""
         shared.is_settled, shared.is_moved = True, is_moved
         if is_moved and shared.use is not None:
             self.uses.remove(shared.use)
@@ -244,7 +244,7 @@ class CallRecorder(TorchFunctionMode):
     def _apply_rule(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: torch.Tensor
     ) -> tuple[Mapping[int, Maker | RowMaker], int]:
-        """Return what makes gradients of the parameters of a call, and its rows per sample."""
+        """Return what makes the gradients of a recorded call's parameters, and its rows."""
         rule = RULES.get(name)
         if rule is None or result.ndim == 0 or (name in _VIEWS and len(result) != self._samples):
             return {}, 1
@@ -265,7 +265,7 @@ class CallRecorder(TorchFunctionMode):
 
 
 def _through_view(result: torch.Tensor, source: torch.Tensor, make: Maker) -> Maker:
-    """Return what makes gradients from what flows back into a part or another shape of a tensor."""
+    """Return what makes a recorded view's gradients, from what flows back into a part of it."""
 
     def through(name: str, back: torch.Tensor) -> Factor:
         rows = back.flatten(0, 1).reshape(-1, *result.shape)
@@ -278,7 +278,7 @@ def _through_view(result: torch.Tensor, source: torch.Tensor, make: Maker) -> Ma
 
 
 def _split_positions(tensor: torch.Tensor, positions: int) -> torch.Tensor:
-    """Return a tensor with an axis of samples and one of positions in place of their product."""
+    """Return a recorded tensor with samples and positions on axes of their own."""
     return tensor.unflatten(0, (len(tensor) // positions, positions))
 
 

@@ -384,5 +384,5 @@ def _sum_outer(gradients: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
 
 
 def _rows(steps: torch.Tensor) -> torch.Tensor:
-    """Return samples of all recurrent steps as rows."""
+    """Return samples of all steps of a recurrence as rows."""
     return steps.reshape(-1, steps.shape[2])

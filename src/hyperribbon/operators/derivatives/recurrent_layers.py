@@ -167,7 +167,7 @@ def weight_rules(layer: Pass) -> list[Maker]:
 
 
 def _through_reset(layer: Pass, back: torch.Tensor) -> torch.Tensor:
-    """Return what flows back into U h + d of a GRU (a recurrent layer)."""
+    """Return what flows back into U h + d of a recurrent layer that is a GRU."""
     states = layer.states()
     size = states.shape[2]
     u, *biases = (weight.detach()[:size] for weight in layer.weights[1:])

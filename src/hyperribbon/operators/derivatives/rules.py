@@ -212,7 +212,7 @@ def _multiplication(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[int, 
 def _shared(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield a factor or summand that is the same for all samples, and the other one."""
+    """Yield for a rule the factor or summand that all samples share, and the other one."""
     if len(args) != 2 or kwargs or not all(isinstance(a, torch.Tensor) for a in args):
         return
     for own, other in (args, args[::-1]):
@@ -235,7 +235,7 @@ def _shifting(shape: tuple[int, ...]) -> Maker:
 
 
 def _shift(name: str, back: torch.Tensor, shape: tuple[int, ...]) -> Factor:
-    """Rule of a parameter that was broadcast to the layer's output and added."""
+    """Rule of a parameter that is broadcast to a layer's output and added."""
     return Explicit(name, sum_to(back, shape))
 
 

@@ -83,7 +83,7 @@ def random_vjp(point: Linearisation, names: Sequence[str]) -> tuple[torch.Tensor
 
 
 def restrict_to_reached(direction: Block, slopes: Block) -> dict[str, torch.Tensor]:
-    """Return a direction to verify along, without the weights that no gradient reaches.
+    """Return a direction to verify along without weights that no gradient reaches.
 
     By no_grad() or detach(), or because they are padding: the derivatives are those that training
     sees. Nothing is returned where no gradient reaches any.
@@ -156,7 +156,7 @@ Parts = Callable[[str], Iterable[torch.Tensor]]
 
 
 def _compare(found: Block, shifted: Shifted, precision: torch.dtype, order: str) -> None:
-    """Raise when results differ from central differences at every step size."""
+    """Raise when a derivative differs from central differences at every step size."""
     steps = _STEPS if precision == torch.float64 else _COARSE_STEPS
     close = agreement(next(iter(found.values())).dtype)
     if precision != torch.float64:
@@ -182,7 +182,7 @@ def _compare(found: Block, shifted: Shifted, precision: torch.dtype, order: str)
 
 
 def _is_kinked(names: Sequence[str], shifted: Shifted, error: float) -> bool:
-    """Whether slopes to both sides differ as much at the smallest steps: the weights are at a kink.
+    """Whether verification meets a kink: slopes to both sides differ at the smallest steps too.
 
     So do those of pruned networks, where units are at zero exactly: there is no derivative, and
     autograd's convention is as good as any. It lies between the two sides, so what it is off the
@@ -208,7 +208,7 @@ def _is_kinked(names: Sequence[str], shifted: Shifted, error: float) -> bool:
 
 
 def _check_gradient(direction: Block, shifted: Shifted, precision: torch.dtype) -> None:
-    """Raise when the gradient is not that of the loss, ⟨∇L, v⟩ = dL(θ + h·v)/dh at every step."""
+    """Verify the gradient: ⟨∇L, v⟩ = dL(θ + h·v)/dh at every step."""
     worst = float("inf")
     for step in _STEPS if precision == torch.float64 else _COARSE_STEPS:
         ahead, behind = shifted(step), shifted(-step)
@@ -271,7 +271,7 @@ def find_differences(
 
 
 def some_entries(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a tensor, or of a large one millions of its entries, spread evenly and scaled.
+    """Return entries of a tensor to verify, millions of a large one, evenly spread and scaled.
 
     So norms and sums of products of two tensors are estimated by those of what is returned. The
     stride has no factor in common with the size, so it goes through all rows and columns.
@@ -285,7 +285,7 @@ def some_entries(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def inner(first: Block, second: Block) -> torch.Tensor:
-    """Return the inner product of two blocks, summed in double precision."""
+    """Return two blocks' inner product for verification, summed in double precision."""
     total = 0.0
     for name, tensor in first.items():
         total += sum(float((a.double() * b).sum()) for a, b in pieces(tensor, second[name]))
@@ -293,7 +293,7 @@ def inner(first: Block, second: Block) -> torch.Tensor:
 
 
 def pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
-    """Yield derivatives to compare in pieces, flat, side by side."""
+    """Yield derivatives to verify in pieces, flat, side by side."""
     flat = [tensor.reshape(-1) for tensor in tensors]
     if len(flat[0]) <= _PIECE:
         return iter((tuple(flat),))
@@ -305,7 +305,7 @@ def _parts(block: Block) -> Parts:
 
 
 def _quotient(ahead: Block, behind: Block, width: float) -> Parts:
-    """Return the finite difference (a − b)/width in double precision."""
+    """Return the finite difference (a − b)/width for a verification, in double precision."""
     return lambda name: (
         (first.double() - second.double()).div_(width)
         for first, second in pieces(ahead[name], behind[name])
@@ -313,7 +313,7 @@ def _quotient(ahead: Block, behind: Block, width: float) -> Parts:
 
 
 def _floor(result: torch.Tensor, step: float) -> float:
-    """Return the rounding of a finite difference."""
+    """Return the rounding of a finite difference that verifies a derivative."""
     size = torch.linalg.vector_norm(result, dtype=torch.float64)
     return 100 * torch.finfo(result.dtype).eps * float(size) / step
 
@@ -324,7 +324,7 @@ def _settled(names: Sequence[str], estimates: Sequence[Parts], close: float) -> 
 
 
 def agreement(dtype: torch.dtype) -> float:
-    """Return how far derivatives may lie from finite differences, relatively."""
+    """Return how far verified derivatives may lie from finite differences, relatively."""
     return _AGREE.get(dtype, _COARSE)
 
 

@@ -49,7 +49,7 @@ register_pytree_node(
 
 
 def plain(batch: Any) -> Any:
-    """Return a batch made of tuples, named tuples and dicts, which every tree function knows.
+    """Return a batch as tuples and dicts alone, which every tree function knows.
 
     Arrays become tensors.
 
@@ -74,7 +74,7 @@ def plain(batch: Any) -> Any:
 
 
 def tensors(batch: Any) -> list[torch.Tensor]:
-    """Return the tensors of a batch."""
+    """Return the tensors of a batch in order."""
     return [leaf for leaf in tree_leaves(batch) if isinstance(leaf, torch.Tensor)]
 
 

@@ -147,7 +147,7 @@ def probe_contract(
 
 
 def _evaluate_first(found: Probe, source: Source) -> tuple[tuple[torch.Tensor, Any] | None, int]:
-    """Return outputs and targets by the model's own operations, and the bytes these have made.
+    """Return the contract's first outputs and targets by the model, and the bytes these have made.
 
     No outputs are returned of a model that needs all samples at once (a graph whose nodes are the
     samples), which mixes them.
@@ -173,7 +173,7 @@ def _evaluate_first(found: Probe, source: Source) -> tuple[tuple[torch.Tensor, A
 
 
 def _evaluate_one(found: Probe, plain: torch.Tensor) -> torch.Tensor:
-    """Probe a single sample, unless the model does not take so few; return the outputs."""
+    """Return the probe's outputs, of a single sample where the model takes so few."""
     one = cut(found.batch, 0, 1)
     with suppress(RuntimeError, ValueError, IndexError), torch.no_grad():
         outputs = found.function.evaluate(one)[0]
@@ -183,12 +183,12 @@ def _evaluate_one(found: Probe, plain: torch.Tensor) -> torch.Tensor:
 
 
 def tolerance(dtype: torch.dtype) -> float:
-    """Return the tolerance of the contract's probes: how far rounding lets evaluations differ."""
+    """Return how far rounding lets the evaluations of the contract's probes differ."""
     return min(1e3 * torch.finfo(dtype).eps, 0.05)
 
 
 def _check_graph(found: Probe, plain: torch.Tensor | None, routes: Routes) -> None:
-    """Linearise the model on the probe and check that its forward pass is a fixed function.
+    """Probe that the forward pass is a fixed function, as the contract demands.
 
     Args:
         found: The probe, which keeps the linearisation and what it is made of.
@@ -239,7 +239,7 @@ def _check_graph(found: Probe, plain: torch.Tensor | None, routes: Routes) -> No
 
 
 def check_checkpoints(nodes: Nodes, said: Sequence[str]) -> None:
-    """Raise when activations are checkpointed in the way that hides weights from autograd."""
+    """Raise when checkpointed activations break the contract: weights hide from autograd."""
     hidden = any("None of the inputs have requires_grad=True" in message for message in said)
     if hidden or "CheckpointFunctionBackward" in operation_names(nodes):
         raise ArgumentError(
@@ -251,7 +251,7 @@ def check_checkpoints(nodes: Nodes, said: Sequence[str]) -> None:
 
 
 def check_draws(function: ModelFunction, batch: Any) -> None:
-    """Raise when random numbers that a model draws change its outputs.
+    """Raise when random numbers in a model break the contract that its outputs are fixed.
 
     Some models draw numbers that they do not use in evaluation mode. Those that do may still agree
     twice by chance, so a model that draws is evaluated more often. Where it agrees with itself,
@@ -280,7 +280,7 @@ def mixes_samples(
     together: torch.Tensor,
     first: torch.Tensor | None = None,
 ) -> bool:
-    """Whether a sample's outputs depend on the others of its batch.
+    """Probe whether a sample's outputs depend on the others of its batch.
 
     The first ones are evaluated without the rest, and all but the very first without it. Two
     samples that depend only on each other show in the second evaluation.
@@ -346,7 +346,7 @@ def check_one_batch(model: nn.Module, is_one_batch: bool) -> None:
 def _check_callable(
     loss: CallableLoss, outputs: torch.Tensor, targets: Any, found: Probe, source: Source
 ) -> tuple[torch.Tensor, Any]:
-    """Probe a loss function: is it fixed, and is it a sum over samples?
+    """Probe a loss function's contract: is it fixed, and is it a sum over samples?
 
     Returns:
         Outputs and targets that it takes: the given ones, or all where it takes no fewer.
@@ -370,7 +370,7 @@ def _check_callable(
 
 
 def _outputs_of_many(found: Probe, source: Source) -> tuple[torch.Tensor, Any]:
-    """Return outputs and targets of all the data, or of many samples, to probe the loss."""
+    """Return outputs and targets of many samples, to probe the loss's contract."""
     pieces: list[tuple[torch.Tensor, Any]] = []
     used = 0
     with torch.no_grad():
@@ -386,7 +386,7 @@ def _outputs_of_many(found: Probe, source: Source) -> tuple[torch.Tensor, Any]:
 def check_fixed(
     loss: CallableLoss, outputs: torch.Tensor, targets: Any, expected: float | None = None
 ) -> None:
-    """Raise when a loss given as a function has no fixed value, or changes by being called.
+    """Raise when a loss function breaks the contract: no fixed value, or changed by calls.
 
     Args:
         loss: The loss.
@@ -421,7 +421,7 @@ def check_fixed(
 
 
 def kept_numbers(thing: Any, place: str = "", depth: int = 4) -> dict[str, Any]:
-    """Return the numbers that a function or object keeps in attributes, buffers and closures."""
+    """Return the numbers that an object keeps, which must not change under the contract."""
     if isinstance(thing, bool | int | float):
         return {place: thing}
     if isinstance(thing, torch.Tensor):
@@ -450,7 +450,7 @@ def _random_states() -> tuple[Any, ...]:
 
 
 def _check_loss(loss: Loss, outputs: torch.Tensor, targets: Any, model: nn.Module) -> None:
-    """Check a loss on a few samples: its targets, that it is finite, and what it depends on.
+    """Probe a loss on a few samples: its targets, that it is finite, what it depends on.
 
     Args:
         loss: The loss.
@@ -476,7 +476,7 @@ def _check_loss(loss: Loss, outputs: torch.Tensor, targets: Any, model: nn.Modul
 
 
 def check_weights(model: nn.Module) -> None:
-    """Raise when a model has no weights yet, or complex ones."""
+    """Raise when a model's weights break the contract: none yet, or complex ones."""
     for name, parameter in model.named_parameters():
         if isinstance(parameter, nn.parameter.UninitializedParameter):
             reason = "this parameter has no values yet (a lazy module)"
@@ -491,7 +491,7 @@ def check_weights(model: nn.Module) -> None:
 
 
 def check_finite_loss(value: torch.Tensor, outputs: torch.Tensor) -> None:
-    """Raise when the loss of a batch is NaN or infinite, and say whether the outputs are."""
+    """Raise when the loss of a batch breaks the contract: it is NaN or infinite."""
     if bool(torch.isfinite(value)):
         return
     bad = int((~torch.isfinite(outputs)).sum())
@@ -506,7 +506,7 @@ def check_finite_loss(value: torch.Tensor, outputs: torch.Tensor) -> None:
 
 
 def check_same_weights(weights: torch.Tensor, processes: Processes) -> None:
-    """Raise when ranks have other weights (P,) than the others; every rank calls it."""
+    """Raise when ranks break the contract by other weights (P,); every rank calls it."""
     vector = weights.double()
     own = len(vector), float(vector.sum()), float(vector.abs().sum()), str(weights.dtype)
     sizes, sums, scales, dtypes = zip(*processes.gather(own), strict=True)

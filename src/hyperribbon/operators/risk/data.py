@@ -160,7 +160,7 @@ class Source:
             yield from self._read()
 
     def join(self) -> None:
-        """Let samples of different data batches be evaluated together."""
+        """Let samples of different batches of the data be evaluated together."""
         self._is_fixed, self._kept = False, concatenate(self._kept)
 
     def take(self, places: np.ndarray) -> Source:
@@ -213,7 +213,7 @@ class Source:
         return other
 
     def fixed(self, size: int | None) -> Source:
-        """Return the same samples in fixed batches of a size, or in one; large data as read."""
+        """Return the same data in fixed batches of a size, or in one; large data as read."""
         self._load()
         other = copy.copy(self)
         other._is_fixed, other.batch_size = True, size
@@ -289,7 +289,7 @@ class Source:
                 raise ArgumentError("data", leaf, reason, remedy)
 
     def _take(self, data: Iterable[Any]) -> None:
-        """Keep the data's batches that are in memory already, or come once."""
+        """Keep the data's batches that are in memory already, or come only once."""
         batches: list[Any] = []
         used = 0
         with preserve_random_state():
@@ -347,7 +347,7 @@ class Source:
             self._is_one = count == 1 and self._gives_batches
 
     def _keep(self, batches: list[Any]) -> None:
-        """Keep batches, as one where that takes little memory and they are not fixed."""
+        """Keep the data's batches, as one where that takes little memory."""
         if self._gives_batches and len(batches) > 1:
             self.batch_size = self.batch_size or batch_size(batches[0])
         is_cut = self._is_fixed and self.batch_size is not None
@@ -356,7 +356,7 @@ class Source:
         self._is_one = len(batches if self._gives_batches else self._kept) == 1
 
     def _bundle(self, batches: list[Any]) -> list[Any]:
-        """Return samples in fixed batches of a size, or as one batch where they may be cut."""
+        """Return samples of the data in fixed batches of a size, or as one batch."""
         batches = concatenate(batches)
         if not self._is_fixed or self.batch_size is None or len(batches) != 1:
             return batches
@@ -412,7 +412,7 @@ def is_batch(data: Any, has_targets: bool) -> bool:
 
 
 def _check_alike(batches: list[Any]) -> None:
-    """Raise when tensors in a list are not batches of one thing, as in [inputs, targets]."""
+    """Raise when tensors in a list are not batches of data, as in [inputs, targets]."""
     kinds: set[object] = {
         (b.ndim, b.dtype) if isinstance(b, torch.Tensor) else type(b) for b in batches
     }
@@ -426,7 +426,7 @@ def _check_alike(batches: list[Any]) -> None:
 
 
 def _in_one_shape(reader: Iterable[Any]) -> Iterator[Any]:
-    """Yield the batches; say what to do when samples of different shapes make no batch."""
+    """Yield the data's batches; explain what to do when shapes make no batch."""
     try:
         yield from reader
     except RuntimeError as error:
@@ -449,7 +449,7 @@ def _rows_of(batches: list[Any], places: torch.Tensor) -> Iterator[Any]:
 
 
 def _spread(total: int, count: int, seed: int) -> torch.Tensor:
-    """Return `count` sample indices below `total`, spread evenly over the data."""
+    """Return `count` sample indices spread evenly over the data."""
     count = min(count, total)
     bounds = torch.arange(count + 1, device="cpu") * total // max(1, count)
     uniform = torch.rand(
@@ -478,7 +478,7 @@ _ENTRIES = 64  # entries of a tensor by which it is known again
 
 
 def _in_order(loader: DataLoader[Any], drops_last: bool = False) -> DataLoader[Any]:
-    """Return a loader that reads every sample once and in order, whatever the given one does.
+    """Return a loader that reads every sample of the data once and in order.
 
     A sum over samples does not depend on their order, so a shuffling loader is read in order; then
     every pass sees the same batches and no random number is used. The samples that `drop_last`
@@ -515,7 +515,7 @@ def _in_order(loader: DataLoader[Any], drops_last: bool = False) -> DataLoader[A
 
 
 def _length_of(loader: Any) -> int | None:
-    """Return the number of samples of a loader that reads data by index in order, else None."""
+    """Return the number of samples of data that are read by index in order, else None."""
     indexed = (
         type(loader) is DataLoader
         and loader.batch_size is not None
@@ -538,7 +538,7 @@ def _read_samples(loader: DataLoader[Any], places: Iterable[int]) -> Any:
 
 @contextmanager
 def _preserve_state(loader: Any) -> Generator[None]:
-    """Give back the global random state and that of a loader's own generator as they were."""
+    """Give back random states, a loader's own too, after data have been read."""
     generator = getattr(loader, "generator", None)
     state = generator.get_state() if isinstance(generator, torch.Generator) else None
     try:
@@ -588,7 +588,7 @@ def _fingerprint(batch: Any) -> int:
 
 
 def _like(loader: DataLoader[Any], dataset: Any, batch_size: int | None = None) -> DataLoader[Any]:
-    """Return a loader of a data set that reads in order and is else like the given one."""
+    """Return a loader of other data that reads in order and is else like the given one."""
     workers = loader.num_workers
     return DataLoader(
         dataset,

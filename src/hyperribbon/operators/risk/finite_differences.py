@@ -122,7 +122,7 @@ class Verification:
                 raise _lost_in_rounding(own, precision) from error
 
     def _is_lost(self, own: torch.dtype, precision: torch.dtype, direction: Block) -> bool:
-        """Whether ∇²ℓ v of more samples differs from what it is in higher precision."""
+        """Whether ∇²ℓ v differs from that in higher precision: no finite difference to compare."""
         batch = self.probe.more_samples(self.source)
         found, right = (self._hvp_in(p, batch, direction) for p in (own, precision))
         norms = {name: float(right[name].norm()) for name in direction}
@@ -130,7 +130,7 @@ class Verification:
         return bool(find_differences(norms, gaps, _ROUNDED * torch.finfo(own).eps)[1])
 
     def _hvp_in(self, precision: torch.dtype, batch: Any, direction: Block) -> Block:
-        """Return ∇²ℓ v of some samples in a precision, to hold finite differences against."""
+        """Return ∇²ℓ v of some samples in a precision, beside finite differences."""
         assert self.loss is not None
         function, batch = (
             self.probe.function.in_precision(precision),
@@ -211,7 +211,7 @@ class _ShiftedModel:
         self._known: dict[float, Mapping[str, torch.Tensor]] = {}
 
     def __call__(self, step: float) -> Mapping[str, torch.Tensor]:
-        """Return the model's results at shifted weights θ + step·v, for a finite difference."""
+        """Return a model's results at shifted weights θ + step·v, for a finite difference."""
         if step not in self._known:
             if len(self._known) > 1:
                 del self._known[next(iter(self._known))]

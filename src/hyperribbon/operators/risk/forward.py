@@ -38,7 +38,7 @@ class Packing:
 
 
 def call(model: nn.Module, batch: Any, forward: Forward | None = None) -> tuple[Any, Any]:
-    """Return the outputs of a model on a batch as it returns them, and the batch's targets.
+    """Return what a model's forward gives on a batch, as it is, and the batch's targets.
 
     Without `forward`, the inputs are what `batches.split` separates from the targets: a tensor x
     is given as model(x), a tuple as model(x1, x2, …), a dict as model(**inputs). An output with
@@ -92,7 +92,7 @@ def as_tensor(
 
 
 def call_with_labels(model: nn.Module, batch: Any, forward: Forward | None = None) -> Any:
-    """Return what a model returns when it gets the labels too, if its forward takes `labels`."""
+    """Call a model's forward with the labels too, if it takes `labels`; return the result."""
     if forward is not None:
         return forward(model, batch)
     inputs, targets = split(batch)
@@ -104,7 +104,7 @@ def call_with_labels(model: nn.Module, batch: Any, forward: Forward | None = Non
 
 
 def own_loss_of(output: Any) -> torch.Tensor | None:
-    """Return the loss that a model's output carries: its `.loss`, its "loss", or a lone scalar."""
+    """Return the loss in what a model's forward returns: `.loss`, "loss", or a lone scalar."""
     if not isinstance(output, torch.Tensor):
         output = (
             output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
@@ -114,7 +114,7 @@ def own_loss_of(output: Any) -> torch.Tensor | None:
 
 
 def _arguments(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the positional and named arguments by which inputs are given to a model."""
+    """Return the positional and named arguments by which a forward is given its inputs."""
     if isinstance(inputs, torch.Tensor):
         return (inputs,), {}
     if isinstance(inputs, tuple):
@@ -169,7 +169,7 @@ def _check_inputs(model: nn.Module, inputs: tuple[Any, ...], named: Mapping[str,
 
 
 def _check_tensor(outputs: Any, batch: Any, forward: Forward | None) -> torch.Tensor:
-    """Return an output that is a tensor of real numbers."""
+    """Return a forward pass's output if it is a tensor of real numbers."""
     if not isinstance(outputs, torch.Tensor):
         kind, pick = _describe(outputs)
         called = "model(...)" if forward is not None else _written_call(batch)
@@ -189,7 +189,7 @@ def _check_tensor(outputs: Any, batch: Any, forward: Forward | None) -> torch.Te
 
 
 def _describe(outputs: Any) -> tuple[str, str]:
-    """Return what an output is, and the expression that picks its first tensor."""
+    """Describe what a forward returns, with the expression for its first tensor."""
     if isinstance(outputs, Mapping):
         keys = [key for key, value in outputs.items() if isinstance(value, torch.Tensor)]
         key = keys[0] if keys else next(iter(outputs), "name")
@@ -207,7 +207,7 @@ def _describe(outputs: Any) -> tuple[str, str]:
 
 
 def _written_call(batch: Any) -> str:
-    """Return the expression by which a model is called on such a batch."""
+    """Write the expression by which a model's forward is called on such a batch."""
     if isinstance(batch, Mapping):
         names = [key for key in batch if key in split(batch)[0]]
         return f"model({', '.join(f'{name}=batch[{name!r}]' for name in names)})"

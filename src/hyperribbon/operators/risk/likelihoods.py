@@ -41,26 +41,26 @@ class Likelihood(ABC):
     is_constant: bool = False
 
     def rows(self, outputs: torch.Tensor) -> int:
-        """Return the number of rows that `root` has: a sample's outputs, unless overridden."""
+        """Return the number of rows of a likelihood's `root`: a sample's outputs by default."""
         return outputs[0].numel()
 
     @abstractmethod
     def information(self, outputs: torch.Tensor, inputs: Any, block: torch.Tensor) -> torch.Tensor:
-        """Return I(f) u for a block u (k, n, …), I = E_y[∂log p ∂log pᵀ]."""
+        """Return a likelihood's I(f) u for a block u (k, n, …), I = E_y[∂log p ∂log pᵀ]."""
 
     @abstractmethod
     def root(self, outputs: torch.Tensor, inputs: Any) -> torch.Tensor:
-        """Return rows R (`rows`, n, …) with Σ_j R_j R_jᵀ = I(f_n)."""
+        """Return a likelihood's rows R (`rows`, n, …) with Σ_j R_j R_jᵀ = I(f_n)."""
 
     @abstractmethod
     def score(self, outputs: torch.Tensor, inputs: Any, targets: Any) -> torch.Tensor:
-        """Return −∂log p(y|f)/∂f, shaped like the outputs."""
+        """Return a likelihood's score −∂log p(y|f)/∂f, shaped like the outputs."""
 
     @abstractmethod
     def draw_scores(
         self, outputs: torch.Tensor, inputs: Any, samples: int, seed: tuple[int, int]
     ) -> torch.Tensor:
-        """Return scores (samples, n, …) of targets drawn from p.
+        """Return a likelihood's scores (samples, n, …) of targets drawn from p.
 
         The seed holds the number of the stream and the position of the first sample, so that a
         sample's draws do not depend on how the data are cut.
@@ -137,7 +137,7 @@ class Categorical(Likelihood):
 
 
 def class_probabilities(outputs: torch.Tensor) -> torch.Tensor:
-    """Return the softmax of outputs (n, C, …), in single precision at least."""
+    """Return the categorical likelihood's softmax of outputs (n, C, …), in float32 at least."""
     if outputs.ndim < 2:
         raise ArgumentError(
             "model", outputs, "its outputs have no class axis", "Return logits of shape (n, C, …)."
@@ -286,7 +286,7 @@ class FromDistribution(Likelihood):
         self._function = check_function("function", function)
 
     def rows(self, outputs: torch.Tensor) -> int:
-        """Return the number of parameters θ of a sample's distribution."""
+        """Return the number of parameters θ of a likelihood's distribution."""
         with torch.enable_grad():
             _, coordinates = self._coordinates(outputs[:1])
         return sum(weight[0].numel() for _, weight in coordinates)
@@ -316,7 +316,7 @@ class FromDistribution(Likelihood):
         return torch.stack(rows).to(outputs.dtype)
 
     def score(self, outputs: torch.Tensor, inputs: Any, targets: Any) -> torch.Tensor:
-        """Return −∂log p(y|f)/∂f."""
+        """Return the score −∂log p(y|f)/∂f of a likelihood given as a distribution."""
         with torch.enable_grad():
             leaf = wide(outputs.detach()).requires_grad_()
             try:
@@ -335,7 +335,7 @@ class FromDistribution(Likelihood):
     def draw_scores(
         self, outputs: torch.Tensor, inputs: Any, samples: int, seed: tuple[int, int]
     ) -> torch.Tensor:
-        """Return −∂log p(y|f)/∂f of drawn y."""
+        """Return scores −∂log p(y|f)/∂f of y drawn from a likelihood's distribution."""
         with torch.no_grad():
             drawn = self._draw_values(wide(outputs), samples, seed)
         scores: list[torch.Tensor] = []
@@ -348,7 +348,7 @@ class FromDistribution(Likelihood):
     def _draw_values(
         self, outputs: torch.Tensor, samples: int, seed: tuple[int, int]
     ) -> torch.Tensor:
-        """Return targets (samples, n, …), each from random numbers of its place in the data."""
+        """Return targets drawn from a likelihood, each from random numbers of its place."""
         inner = _inside(self._at(outputs))
         uniform = draw(torch.rand, seed, samples, inner.batch_shape).to(outputs)
         tiny = torch.finfo(outputs.dtype).eps / 4
@@ -401,7 +401,7 @@ class FromDistribution(Likelihood):
         return distribution
 
     def _coordinates(self, outputs: torch.Tensor) -> tuple[torch.Tensor, _Coordinates]:
-        """Return a leaf f, and θ(f) with their information w, (n, …) each.
+        """Return a leaf f, and a likelihood's θ(f) with their information w, (n, …) each.
 
         Raises:
             ArgumentError: They are not known for this distribution.
@@ -486,7 +486,7 @@ def _inside(distribution: object) -> td.Distribution:
 
 
 def _information(inner: Any) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Yield parameters and the diagonal of their information; nothing where it is not known."""
+    """Yield a likelihood's parameters and the diagonal of their information, where known."""
     kind = type(cast(object, inner))
     if kind in (td.Normal, td.LogNormal):
         precision = inner.scale.square().reciprocal()
@@ -524,7 +524,7 @@ def _grad(
 
 @contextmanager
 def _validate_arguments() -> Generator[None]:
-    """Let distributions check their arguments; torch.compile turns that off for a whole process."""
+    """Let likelihoods' distributions check arguments, which torch.compile turns off."""
     before = td.Distribution._validate_args
     td.Distribution.set_default_validate_args(True)
     try:

@@ -41,11 +41,11 @@ class Loss(ABC):
 
     @abstractmethod
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return Σ_n ℓ(f_n, y_n), differentiable in the outputs."""
+        """Return any loss's Σ_n ℓ(f_n, y_n), differentiable in the outputs."""
 
     @abstractmethod
     def amount(self, outputs: torch.Tensor, targets: Any) -> float:
-        """Return what this batch adds to the divisor of a mean."""
+        """Return what a batch adds to the divisor of a loss that is a mean."""
 
     def check(self, outputs: torch.Tensor, targets: Any) -> None:  # noqa: B027
         """Raise when the loss's targets do not fit the outputs."""
@@ -54,7 +54,7 @@ class Loss(ABC):
         """Raise when the loss is not known as a function of the outputs, which a matrix needs."""
 
     def gradient(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return ∂ℓ/∂f, shaped like the outputs."""
+        """Return the loss's gradient ∂ℓ/∂f, shaped like the outputs."""
         with torch.enable_grad():
             leaf = wide(outputs.detach()).requires_grad_()
             total = self.total(leaf, targets)
@@ -62,7 +62,7 @@ class Loss(ABC):
         return slope.to(outputs.dtype)
 
     def curvature(self, outputs: torch.Tensor, targets: Any, block: torch.Tensor) -> torch.Tensor:
-        """Return ∂²ℓ/∂f² u for a block u (k, n, …).
+        """Return the loss's curvature ∂²ℓ/∂f² u for a block u (k, n, …).
 
         Raises:
             ArgumentError: An operation in the loss has no second derivative in torch.
@@ -89,11 +89,11 @@ class Loss(ABC):
         return torch.stack(rows).to(block.dtype)
 
     def curvature_at(self, outputs: torch.Tensor, targets: Any) -> Callable[..., torch.Tensor]:
-        """Return `curvature` as a function of the block alone, for many blocks."""
+        """Return the loss's curvature as a function of the block alone, for many blocks."""
         return partial(self.curvature, outputs, targets)
 
     def root(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return rows R (D, n, …) with Σ_j R_j R_jᵀ = ∂²ℓ_n/∂f_n² for every sample n.
+        """Return a loss's rows R (D, n, …) with Σ_j R_j R_jᵀ = ∂²ℓ_n/∂f_n² for every sample n.
 
         D is at most the number of outputs per sample.
 
@@ -118,7 +118,7 @@ class Loss(ABC):
     def reaches(
         self, outputs: torch.Tensor, targets: Any, parameters: Mapping[str, torch.Tensor]
     ) -> list[str]:
-        """Return the names of the tensors on which the loss depends beside the outputs.
+        """Return the names of the tensors on which a loss depends beside the outputs.
 
         A penalty on the weights inside the loss is found this way: a risk that differentiates
         through the outputs alone would miss it. The graph of the loss at detached outputs is
@@ -160,7 +160,7 @@ def wide(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def one_element_each(values: torch.Tensor) -> torch.Tensor:
-    """Return rows (D, n, …) of which row j holds entry j of each sample's D values, else zero."""
+    """Return a loss's rows (D, n, …): row j holds entry j of each sample's D values, else zero."""
     flat = values.reshape(len(values), -1)
     return torch.diag_embed(flat).transpose(0, 1).reshape(flat.shape[1], *values.shape)
 
@@ -223,7 +223,7 @@ class CallableLoss(Loss):
         return repr(self.function)
 
     def judge(self, outputs: torch.Tensor, targets: Any, generator: torch.Generator) -> str:
-        """Find out whether the function is the mean or the sum of its samples' losses.
+        """Find out whether a callable loss is the mean or the sum of its samples' losses.
 
         For samples in two parts A and B, of a and b samples, a mean has L = (a·L_A + b·L_B)/(a + b)
         and a sum L = L_A + L_B, to rounding. This must hold when all samples are cut in the middle
@@ -256,7 +256,7 @@ class CallableLoss(Loss):
         return self.reduction
 
     def check(self, outputs: torch.Tensor, targets: Any) -> None:
-        """Raise when the function does not return one number; judge it when nobody has.
+        """Raise when a callable loss does not return one number; judge it when nobody has.
 
         Raises:
             ArgumentError: It does not take these arguments or does not return one number, or it is
@@ -281,7 +281,7 @@ class CallableLoss(Loss):
         return float(len(outputs))
 
     def root(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return rows R (D, n, …) with Σ_j R_j R_jᵀ = ∂²ℓ_n/∂f_n² for every sample n.
+        """Return a callable loss's rows R (D, n, …) with Σ_j R_j R_jᵀ = ∂²ℓ_n/∂f_n².
 
         Raises:
             ArgumentError: The loss is not convex in the outputs, or no sum over samples.
@@ -295,7 +295,7 @@ class CallableLoss(Loss):
     def _kinds(
         self, outputs: torch.Tensor, targets: Any, parts: tuple[torch.Tensor, ...], eps: float
     ) -> set[str]:
-        """Return the kinds of loss ("mean", "sum") that the values on two parts allow.
+        """Return the kinds ("mean", "sum") that a callable loss's values on two parts allow.
 
         A function that takes all samples and fails on a part of them (pairs of samples are its
         classes, say) does not add up.
@@ -316,7 +316,7 @@ class CallableLoss(Loss):
         return additive_kinds(whole, (one, other), (len(first), len(second)), _ROUNDING * eps)
 
     def _widen_for_judging(self, outputs: torch.Tensor, targets: Any) -> tuple[torch.Tensor, Any]:
-        """Return outputs and targets in the highest precision that the function takes."""
+        """Return outputs and targets in the highest precision a callable loss takes."""
         for dtype in (torch.float64, torch.float32):
             if dtype.itemsize < outputs.dtype.itemsize:
                 break

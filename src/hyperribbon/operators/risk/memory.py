@@ -49,7 +49,7 @@ class Meter(TorchDispatchMode):
             self._known[storage._cdata] = storage
 
     def end_stage(self) -> None:
-        """Note the peak of memory, and begin another stage."""
+        """Note the peak of a product's memory, and begin another stage."""
         self.stages.append(self.peak)
         self.peak = self.live
 
@@ -64,7 +64,7 @@ class Meter(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Run an operation and count the memory of the tensors that it returns."""
+        """Count the memory of the tensors that an operation returns."""
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
@@ -143,7 +143,7 @@ def measure(
 def _count_bytes(
     product: Callable[[int, Meter], Any], samples: int, present: Sequence[torch.Tensor]
 ) -> tuple[int, list[int]]:
-    """Measure the memory that stays, and the peaks of the stages."""
+    """Measure the memory of a function: what stays, and the peaks of the stages."""
     meter = Meter(present)
     with meter:
         holder = product(samples, meter)
@@ -171,7 +171,7 @@ class Layout:
 
     @classmethod
     def within(cls, memory: float, samples: int, footprint: Footprint, whole: int = 0) -> Layout:
-        """Return the layout that uses a memory best.
+        """Return the layout of chunks that uses a memory best.
 
         Everything is kept where it fits. Where it does not, chunks are smaller, as many as fit are
         kept, and the others are evaluated anew in every product.
@@ -197,7 +197,7 @@ class Layout:
 
 
 def surely_fits(memory: float, made: float, weights: float) -> bool:
-    """Whether a product would fit by a wide margin, so that its memory need not be measured.
+    """Whether a product fits memory by such a margin that it need not be measured.
 
     Args:
         memory: Bytes to stay below.
@@ -211,5 +211,5 @@ def surely_fits(memory: float, made: float, weights: float) -> bool:
 
 
 def allowance(device: torch.device) -> float:
-    """Return the default memory limit in bytes: a share of what is free now."""
+    """Return a risk's default memory limit in bytes: a share of what is free now."""
     return max(SHARE * free_memory(device), _LEAST)

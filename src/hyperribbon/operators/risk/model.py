@@ -218,7 +218,7 @@ class ModelFunction:
 
 @contextmanager
 def _replace_parameters(module: nn.Module, others: Mapping[int, torch.Tensor]) -> Generator[None]:
-    """Let a private module hold other tensors for a while, given by the ids of its own.
+    """Let a model's private module hold other tensors for a while, by the ids of its own.
 
     Each place is changed once, also of modules that have several names (`torch.func` changes those
     twice and gives back the wrong tensor).
@@ -268,7 +268,7 @@ class BatchEvaluation:
         self.targets: Any = None
 
     def outputs(self, samples: slice, watcher: TorchFunctionMode | None = None) -> torch.Tensor:
-        """Return the outputs (n, …) of some samples, with a graph; a watcher sees the calls."""
+        """Return a model function's outputs (n, …) of some samples, with a graph."""
         whole = (samples.start, samples.stop) == (0, self.count)
         batch = self._batch if whole else cut(self._batch, samples.start, samples.stop)
         outputs, targets = self._function(batch, watcher)
@@ -277,7 +277,7 @@ class BatchEvaluation:
         return outputs
 
     def jvp(self, v: Block) -> torch.Tensor:
-        """Return J v (n, …) by forward mode."""
+        """Return a model function's J v (n, …) of some samples by forward mode."""
         return self._function.jvp(self._batch, v)
 
 

@@ -93,7 +93,7 @@ class _Bound(nn.Module):
 
 
 def no_own_loss(model: nn.Module) -> ArgumentError:
-    """Return the error of a model that has to be given a loss."""
+    """Return the error of an objective without a loss: the model has none of its own."""
     reason = f"the output of {type(model).__name__} has no loss of its own (.loss)"
     return ArgumentError("loss", None, reason, "Give loss=, such as nn.CrossEntropyLoss().")
 
@@ -119,7 +119,7 @@ class OwnLoss(Loss):
         return "the model's own loss"
 
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return a model's own loss times the samples, or itself when it is a sum."""
+        """Return the objective of a model with its own loss, times the samples unless a sum."""
         return outputs.mean() if self.reduction == "sum" else outputs.sum()
 
     def amount(self, outputs: torch.Tensor, targets: Any) -> float:
@@ -127,7 +127,7 @@ class OwnLoss(Loss):
         return float(len(outputs))
 
     def check_factored(self, matrix: str) -> None:
-        """Raise: without a function of the outputs only the Hessian is defined.
+        """Raise: an objective that is the model's own loss is no function of the outputs.
 
         Raises:
             ArgumentError: Always.
@@ -144,7 +144,7 @@ class OwnLoss(Loss):
 def find_own_loss(
     function: ModelFunction, source: Source, forward: Forward | None
 ) -> tuple[Forward, Loss] | None:
-    """Return how to call a model for outputs and targets, and its own loss of these.
+    """Return as objective how to call a model for outputs and targets, and its own loss.
 
     Args:
         function: The private model.
@@ -168,7 +168,7 @@ def find_own_loss(
 
 
 def _candidates(output: Any, labels: Any) -> Iterator[tuple[Adapt, nn.Module]]:
-    """Yield losses of logits that a model's own loss may be, by the shapes."""
+    """Yield the losses of logits that may be a model's own objective, by the shapes."""
     logits = getattr(output, "logits", None)
     if not isinstance(logits, torch.Tensor) or not isinstance(labels, torch.Tensor):
         return
@@ -224,7 +224,7 @@ def _is_same(
 
 
 def _judge(function: ModelFunction, batch: Any, forward: Forward | None) -> str:
-    """Return whether a model's own loss is the mean or sum of its samples', or neither."""
+    """Return whether an objective, a model's own loss, is a mean, a sum or neither."""
     count = batch_size(batch)
     kinds: set[str] = {"mean", "sum"} if count > 1 else set()
 

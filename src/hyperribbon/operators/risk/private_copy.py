@@ -30,7 +30,7 @@ Tensors = Callable[[torch.Tensor], torch.Tensor]
 
 
 def unwrapped(model: nn.Module, processes: Processes) -> nn.Module:
-    """Return the module inside DistributedDataParallel, whose own forward starts collectives.
+    """Return the module inside DistributedDataParallel, to copy it without collectives.
 
     Raises:
         ArgumentError: The parameters are sharded and there is no process group.
@@ -45,7 +45,7 @@ def unwrapped(model: nn.Module, processes: Processes) -> nn.Module:
 
 
 def unsharded(model: nn.Module) -> nn.Module:
-    """Return the model with whole parameters and without the hooks that gather them.
+    """Return the model to copy with whole parameters and without hooks that gather them.
 
     FSDP2 (`fully_shard`) and tensor parallelism keep parameters as DTensors and move them in hooks
     that cannot be differentiated twice. The copy shares everything else with the model, which is
@@ -132,7 +132,7 @@ class _Copier:
         return self._known[id(tensor)]
 
     def _value(self, value: Any, depth: int = 0) -> Any:
-        """Return an attribute with the modules and tensors in it replaced."""
+        """Return an attribute's copy with the modules and tensors in it replaced."""
         if id(value) in self._known:
             return self._known[id(value)]
         if isinstance(value, nn.Module):
@@ -180,12 +180,12 @@ def _is_sharded(model: nn.Module) -> bool:
 
 
 def _is_dtensor(tensor: Any) -> bool:
-    """Whether it is a DTensor; their module takes half as long to import as torch itself."""
+    """Whether a tensor to copy is a DTensor, without importing their module."""
     return hasattr(tensor, "full_tensor") and hasattr(tensor, "device_mesh")
 
 
 def _whole(tensor: Any) -> torch.Tensor:
-    """Return a parameter or buffer that is gathered from the ranks."""
+    """Return a parameter or buffer to copy, gathered from the ranks."""
     if not _is_dtensor(tensor):
         return tensor
     whole = tensor.detach().full_tensor()
@@ -196,7 +196,7 @@ def _whole(tensor: Any) -> torch.Tensor:
 
 
 def _plain_class(kind: type) -> type:
-    """Return the class before torch.distributed put its own in front of it."""
+    """Return the class to copy before torch.distributed put its own in front of it."""
     if not any(base.__module__.startswith("torch.distributed") for base in kind.__mro__):
         return kind
     return next(

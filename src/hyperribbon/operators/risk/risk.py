@@ -247,12 +247,12 @@ class Risk:
 
     @property
     def mixes_samples(self) -> bool:
-        """Whether a sample's outputs depend on the others of its batch."""
+        """Whether a sample's part of the risk depends on the others of its batch."""
         return self._probe.mixes_samples
 
     @property
     def must_be_whole(self) -> bool:
-        """Whether batches must not be cut: samples depend on each other, or the loss does."""
+        """Whether the risk's batches must not be cut: samples depend on each other, or the loss."""
         return self._probe.must_be_whole
 
     @property
@@ -272,7 +272,7 @@ class Risk:
         return f"{len(sizes):,} fixed batches of {sizes[0]:,} samples{last}"
 
     def prepare(self, kind: str) -> None:
-        """Check derivatives of a kind on a few samples, once.
+        """Check a kind of a risk's derivatives on a few samples, once.
 
         Their memory is measured where not all data fit by a wide margin, and when it is asked for.
 
@@ -286,7 +286,7 @@ class Risk:
             self._layout(is_measured=False)
 
     def _verify(self, kind: str) -> None:
-        """Compare derivatives of a kind with finite differences, once."""
+        """Compare a kind of a risk's derivatives with finite differences, once."""
         if kind in self._kinds:
             return
         if self._probe.batch is not None and kind != "vjp":
@@ -296,7 +296,7 @@ class Risk:
         self._kinds.add(kind)
 
     def _take_probe(self) -> tuple[Linearisation, Any]:
-        """Return the model's derivatives on the samples that are looked at first, and targets."""
+        """Return the derivatives of the risk on the first samples looked at, and targets."""
         found, self._probe.linearisation = self._probe.linearisation, None
         return found or self._linearise(self._probe.function, self._probe.batch)
 
@@ -351,7 +351,7 @@ class Risk:
         return {name: self.function.state[name].detach() for name in self.space.names}
 
     def chunks(self, kind: str = "vjp") -> Iterator[Chunk]:
-        """Yield the data in chunks; graphs are kept for the next pass as far as they fit.
+        """Yield the risk's data in chunks; graphs are kept for the next pass as far as they fit.
 
         Args:
             kind: What the derivatives are used for, see `prepare`.
@@ -415,11 +415,11 @@ class Risk:
 
     @property
     def is_piecewise_linear(self) -> bool:
-        """Whether the model is piecewise linear in every single weight."""
+        """Whether the risk's model is piecewise linear in every single weight."""
         return self._probe.is_piecewise_linear
 
     def structured(self, chunk: Chunk) -> set[str]:
-        """Return the parameters whose per-sample gradients have factors that were found right."""
+        """Return the risk's parameters whose per-sample gradients have verified factors."""
         if chunk.structured is None:
             is_apart = not self.mixes_samples
             found = chunk.point.names_with_factors() if is_apart else set[str]()
@@ -427,22 +427,22 @@ class Risk:
         return chunk.structured & set(self.space.names)
 
     def probe(self) -> Chunk | None:
-        """Return the derivatives on a few samples; None without any."""
+        """Return the risk's derivatives on a few samples; None without any."""
         return None if self._probe.batch is None else self._chunk(0, self._probe.batch)
 
     def evaluate(self, batch: Any) -> tuple[torch.Tensor, Any]:
-        """Return outputs (n, …) and targets of a batch, without a graph."""
+        """Return the risk's outputs (n, …) and targets of a batch, without a graph."""
         with torch.no_grad():
             return self.function.evaluate(batch)
 
     def working_bytes(self, kind: str) -> int:
-        """Return what a product takes at its peak: graphs that are kept and what is worked on."""
+        """Return what a product with the risk takes at its peak: graphs kept and in work."""
         self._verify(kind)
         vector = self.space.dimension * self.dtype.itemsize  # the product, as one vector
         return self._layout().total + vector
 
     def bytes_beside(self) -> int:
-        """Return what the same product takes in float64, beside it; nothing where it is that."""
+        """Return what a risk's product takes in float64 beside it; nothing where it is that."""
         if self.dtype == torch.float64:
             return 0
         other = copy.copy(self)
@@ -452,10 +452,10 @@ class Risk:
         return other._layout().total + vectors * torch.float64.itemsize
 
     def check_in(self) -> None:
-        """Called between the pieces of a long pass; one with a clock raises when time is up."""
+        """Called between the pieces of a risk's passes; one with a clock raises when time is up."""
 
     def columns_at_once(self) -> int:
-        """Return how many vectors may be multiplied together within the memory."""
+        """Return how many vectors a risk multiplies together within the memory."""
         return self._layout().columns
 
     def forward_flops(self) -> float:
@@ -530,17 +530,17 @@ class Risk:
         return replace(layout, kept=0, total=2 * layout.total)
 
     def _surely_fits(self, memory: float, samples: int) -> bool:
-        """Whether all derivatives that are in use fit by a wide margin, without being measured."""
+        """Whether all of a risk's derivatives in use fit by a wide margin."""
         weights = sum(leaf.nbytes for leaf in self._probe.function.leaves.values())
         kinds = max(len(self._kinds - {"vjp"}), 1)
         return surely_fits(memory / kinds, samples * self.bytes_per_sample, weights)
 
     def _largest_batch(self) -> int:
-        """Return the samples of the largest batch that must not be cut; 0 where all may be."""
+        """Return the samples of a risk's largest batch that must not be cut; 0 for none."""
         return max(map(batch_size, self.source.batches())) if self.must_be_whole else 0
 
     def footprint(self) -> Footprint:
-        """Return what all kinds of derivatives that are in use take together.
+        """Return what all kinds of a risk's derivatives in use take together.
 
         The graph of Jᵀu is a part of what the others keep.
         """
@@ -552,7 +552,7 @@ class Risk:
         return total
 
     def _measure(self, kind: str) -> Footprint:
-        """Measure what a kind of derivatives takes, on a few samples."""
+        """Measure what a kind of a risk's derivatives takes, on a few samples."""
         probe = self._probe
         if probe.batch is None:
             return Footprint()
@@ -577,7 +577,7 @@ class Risk:
             return measure(product, count, 0 if self.must_be_whole else count // 2, present)
 
     def _agree(self) -> None:
-        """Check that all ranks have the same model and some samples; find out its kind together."""
+        """Check that all ranks hold the same risk: the same model, and some samples."""
         if not self.processes.is_parallel:
             return
         probe, reduction = self._probe, self.loss and self.loss.reduction
@@ -600,7 +600,7 @@ class Risk:
         return self._length
 
     def _totals(self) -> tuple[float, float]:
-        """Return samples and amount of the risk on all ranks."""
+        """Return samples and amount of a risk over all ranks."""
         if self._counted is None:
             with self.processes.together("the counting of the samples"):
                 if self._own is None:
@@ -626,7 +626,7 @@ class Risk:
 
 
 def _count_flops(function: ModelFunction, batch: Any) -> float:
-    """Return the operations of an evaluation; where they cannot be counted, two per weight used."""
+    """Return the operations of a risk's evaluation; two per weight where not countable."""
     try:
         with FlopCounter() as counter, torch.enable_grad():
             function.evaluate(batch)
@@ -637,7 +637,7 @@ def _count_flops(function: ModelFunction, batch: Any) -> float:
 
 @contextmanager
 def _translate_errors() -> Generator[None]:
-    """Explain torch's error about an operation that has no derivative.
+    """Explain torch's error about an operation of a risk that has no derivative.
 
     Raises:
         ArgumentError: There is one.

@@ -18,7 +18,7 @@ def probabilities(logits: torch.Tensor) -> torch.Tensor:
 
 
 def one_hot(targets: torch.Tensor, probabilities: torch.Tensor) -> torch.Tensor:
-    """Return the indicator of integer targets (n, …), shaped like the probabilities (n, C, …)."""
+    """Return integer targets (n, …) beside the softmax: indicators shaped (n, C, …)."""
     return torch.zeros_like(probabilities).scatter_(1, targets.unsqueeze(1), 1)
 
 
@@ -66,7 +66,7 @@ def covariance_root(p: torch.Tensor) -> torch.Tensor:
 
 
 def one_position_each(rows: torch.Tensor) -> torch.Tensor:
-    """Turn rows (m, n, C, *positions) that act on all positions into one row per position."""
+    """Turn softmax rows (m, n, C, *positions) on all positions into one row per position."""
     if rows.ndim == 3:
         return rows
     _, count, classes, *positions = rows.shape

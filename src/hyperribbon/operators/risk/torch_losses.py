@@ -43,7 +43,7 @@ class ElementwiseLoss(Loss):
         self.is_convex = all(bool((weight >= 0).all()) for weight in self.weights.values())
 
     def check(self, outputs: torch.Tensor, targets: Any) -> None:
-        """Raise when outputs and targets differ in shape (torch would broadcast them)."""
+        """Raise when an elementwise torch loss's outputs and targets differ in shape."""
         for weight in self.weights.values():
             _check_shared(weight, outputs)
         if isinstance(targets, torch.Tensor) and targets.shape == outputs.shape:
@@ -90,7 +90,7 @@ class ElementwiseLoss(Loss):
         return (self.second(wide(outputs), targets) * block).to(block.dtype)
 
     def root(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return the square roots of the second derivatives, one row per element.
+        """Return an elementwise loss's root: square roots of second derivatives, a row per element.
 
         Raises:
             ArgumentError: One of them is negative.
@@ -136,7 +136,7 @@ class BCELoss(ElementwiseLoss):
     """Binary cross-entropy of outputs that are probabilities."""
 
     def check(self, outputs: torch.Tensor, targets: Any) -> None:
-        """Raise when shapes differ, or where the loss is infinite and torch cuts it off."""
+        """Raise when BCELoss's shapes differ, or where it is infinite and torch cuts it off."""
         super().check(outputs, targets)
         remedy = "Return logits and use BCEWithLogitsLoss, which is exact there too."
         if bool(((outputs < 0) | (outputs > 1)).any()):
@@ -162,7 +162,7 @@ class KLDivLoss(ElementwiseLoss):
 
 
 def _check_shared(weight: torch.Tensor, outputs: torch.Tensor) -> None:
-    """Raise when weights are not the same for every sample."""
+    """Raise when a torch loss has weights that differ between samples."""
     if weight.ndim < outputs.ndim or (weight.ndim and weight.shape[0] == 1):
         return
     raise ArgumentError(
@@ -192,7 +192,7 @@ class CrossEntropyLoss(Loss):
         self.is_convex = self._weight is None or bool((self._weight >= 0).all())
 
     def check(self, outputs: torch.Tensor, targets: Any) -> None:
-        """Raise when a label names no class or shapes differ."""
+        """Raise when a label of CrossEntropyLoss names no class or shapes differ."""
         if not isinstance(targets, torch.Tensor) or not targets.is_floating_point():
             check_labels("CrossEntropyLoss", outputs, targets, self.ignore_index)
         elif targets.shape != outputs.shape or outputs.ndim < 2:
@@ -205,7 +205,7 @@ class CrossEntropyLoss(Loss):
             raise ArgumentError("loss", f"ignore_index={self.ignore_index}", reason, remedy)
 
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
-        """Return the summed cross-entropy."""
+        """Return the summed CrossEntropyLoss."""
         outputs = wide(outputs)
         return F.cross_entropy(
             outputs,
@@ -217,7 +217,7 @@ class CrossEntropyLoss(Loss):
         )
 
     def amount(self, outputs: torch.Tensor, targets: Any) -> float:
-        """Return the total weight of the labels, or the number of target distributions."""
+        """Return CrossEntropyLoss's divisor: total weight of labels, or number of distributions."""
         if targets.is_floating_point():
             return outputs.numel() / outputs.shape[1]
         return label_amount(targets, self._weight, self.ignore_index)
@@ -325,7 +325,7 @@ class NLLLoss(Loss):
         self._weight, self.ignore_index = module.weight, module.ignore_index
 
     def check(self, outputs: torch.Tensor, targets: Any) -> None:
-        """Raise when a label names no class or shapes differ."""
+        """Raise when a label of NLLLoss names no class or shapes differ."""
         check_labels("NLLLoss", outputs, targets, self.ignore_index)
 
     def total(self, outputs: torch.Tensor, targets: Any) -> torch.Tensor:
@@ -342,7 +342,7 @@ class NLLLoss(Loss):
 
 
 def check_labels(name: str, outputs: torch.Tensor, targets: Any, ignored: int | None) -> None:
-    """Raise when integer labels (n, …) do not fit outputs (n, C, …).
+    """Raise when integer labels (n, …) do not fit a torch loss's outputs (n, C, …).
 
     Args:
         name: Of the loss.
@@ -476,7 +476,7 @@ def _gaussian(module: nn.Module, f: torch.Tensor, y: tuple[torch.Tensor, ...]) -
 
 
 def _multi_margin(module: nn.MultiMarginLoss, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """(w_y/C) Σ_{c≠y} max(0, margin − f_y + f_c)^p; torch's kernel has no second derivative."""
+    """Torch's MultiMarginLoss (w_y/C) Σ_{c≠y} max(0, margin − f_y + f_c)^p with two derivatives."""
     own = y.unsqueeze(1)
     excess = (module.margin - f.gather(1, own) + f).clamp(min=0).pow(module.p)
     losses = excess.scatter(1, own, 0.0).mean(1)
