@@ -87,3 +87,59 @@ def test_fewer_eigenvalues_than_asked_for_are_all_there_are():
     found = hr.inspect(model, nn.MSELoss(), data, budget=5, console=Console(quiet=True))
     (step,) = [o for o in found.outcomes if o.step.startswith("Leading eigenvalues of the H")]
     assert (step.status, step.reason) == ("done", "")
+
+
+class Residual(nn.Module):
+    """u' + u of a network u(x), whose forward pass differentiates by its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.u = nn.Sequential(nn.Linear(1, 6), nn.Tanh(), nn.Linear(6, 1))
+
+    def forward(self, x):
+        x = x.detach().requires_grad_()
+        u = self.u(x)
+        (slope,) = torch.autograd.grad(u.sum(), x, create_graph=True)
+        return slope + u
+
+
+class OwnLoss(nn.Module):
+    """A model whose own loss is no known function of its logits."""
+
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 3))
+
+    def forward(self, x, labels=None):
+        z = self.body(x)
+        return {"loss": nn.functional.cross_entropy(z, labels) + 0.1 * (z**2).mean(), "logits": z}
+
+
+@pytest.mark.parametrize("kind", ["differentiates inside", "own loss"])
+def test_prunable_and_inspect_agree_on_unusual_models(kind):
+    torch.manual_seed(3)
+    x = torch.linspace(0, 1, 17)[:, None] if kind == "differentiates inside" else torch.randn(17, 4)
+    model, loss, data = Residual(), nn.MSELoss(), (x, torch.zeros(17, 1))
+    if kind == "own loss":
+        model, loss, data = OwnLoss(), None, {"x": x, "labels": torch.arange(17) % 3}
+    value = loss(model(x), data[1]) if loss else model(**data)["loss"]
+    found = hr.prunable(model, loss, data)
+    assert (found.metric, found.baseline) == ("loss", pytest.approx(float(value.detach())))
+    pruned = {n: t for n, t in found.state.items() if n in model.state_dict()}
+    inspected = hr.inspect(model, loss, data, budget=15, console=Console(quiet=True))
+    numbers = inspected.table().set_index("key")["value"]
+    assert numbers["subnetworks.baseline"] == pytest.approx(found.baseline)
+    assert numbers["subnetworks.prunable"] == pytest.approx(found.fraction)
+    model.load_state_dict(pruned)
+    value = loss(model(x), data[1]) if loss else model(**data)["loss"]
+    assert found.value == pytest.approx(float(value.detach()), rel=1e-5)
+
+
+def test_a_loss_of_pairs_of_samples_is_refused():
+    model, x = nn.Linear(6, 2), torch.randn(12, 6)
+
+    def loss(outputs, targets):
+        return nn.functional.cross_entropy(outputs @ outputs.T, torch.arange(len(outputs)))
+
+    with pytest.raises(hr.ArgumentError, match="depends on the others"):
+        hr.prunable(model, loss, (x, torch.zeros(12)))

@@ -16,12 +16,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from hyperribbon.core import ArgumentError
 from hyperribbon.core.checks import check_choice, count, list_of, torch_module, validate
 from hyperribbon.core.devices.torch_private import tree_map, without_fallback_warnings
-from hyperribbon.operators.risk.batches import batch_size, cut, split, tensors
+from hyperribbon.operators.risk.batches import batch_size, split, tensors
 from hyperribbon.operators.risk.data import Data, Source
-from hyperribbon.operators.risk.forward import Forward, as_tensor, call_with_labels, own_loss_of
-from hyperribbon.operators.risk.loss import Loss
+from hyperribbon.operators.risk.forward import Forward, call_with_labels, own_loss_of
 from hyperribbon.operators.risk.objective import Objective, at_weights
-from hyperribbon.operators.risk.torch_losses import recognise
 from hyperribbon.recording.evaluation import (
     class_axis,
     count_right,
@@ -104,12 +102,11 @@ class StateMetric:
         data: Data,
         measure: Measure = "accuracy",
         *,
-        loss: Any = None,
         calibration: Data = None,
         forward: Forward | None = None,
     ) -> None:
         self.model = model
-        self.evaluator = Evaluator(model, data, measure, loss, forward)
+        self.evaluator = Evaluator(model, data, measure, forward)
         given = self.evaluator.source if calibration is None else calibration
         self._statistics = Statistics(model, given, Objective(None, forward).outputs)
 
@@ -135,18 +132,15 @@ class Evaluator:
         model: nn.Module,
         data: Data,
         measure: Measure,
-        loss: Any = None,
         forward: Forward | None = None,
     ) -> None:
         self._network = copy.deepcopy(torch_module("model", model)).requires_grad_(False).eval()
         self.source: Source = read(self._network, data)
         self._measure, self._axis = measure, 0
         self._call, self._forward_by = Objective(None, forward).outputs, forward
-        self._loss: Loss | None = None if loss is None else recognise(loss)
         if not callable(measure):
             check_choice("measure", measure, ("accuracy", "loss"))
-            if measure == "accuracy" or self._loss is None:
-                self._find_labels()
+            self._find_labels()
         self._function = at_weights(self._network, self._call)
 
     def __call__(self, states: Sequence[State], together: int | None = None) -> torch.Tensor:
@@ -166,13 +160,11 @@ class Evaluator:
                     counts.append(found[0][1])
                 rows.append(torch.cat(columns, 1))
         sizes = torch.cat(counts).float()
-        loss = self._loss if self._measure == "loss" else None
-        is_sum = loss is not None and loss.reduction == "sum"
-        return torch.cat(rows) * (len(sizes) if is_sum else 1 / sizes.mean())
+        return torch.cat(rows) / sizes.mean()
 
     def _find_labels(self) -> None:
         """Find the class axis, and how a model with its own loss aligns its labels."""
-        batch, loss = next(pieces(self._network, self.source, 2)), self._loss
+        batch, loss = next(pieces(self._network, self.source, 2)), None
         with torch.no_grad():
             outputs, targets = (
                 call_with_labels(self._network, batch, self._forward_by),
@@ -198,31 +190,12 @@ class Evaluator:
                 reason = f"it does not return one number for each of {samples} samples"
                 raise ArgumentError("measure", values, reason, "Return a tensor (samples,).")
             return values, torch.ones_like(values)
-        if self._measure == "loss" and self._loss is not None:
-            packed, _ = as_tensor(outputs, batch, self._forward_by, packs=True)
-            return self._losses(self._loss, packed, targets)
-        right, labels = count_right(outputs, targets, self._axis, self._loss)
+        right, labels = count_right(outputs, targets, self._axis)
         if self._measure == "accuracy":
             return right, labels
         scores = outputs.movedim(self._axis, 1)
         losses = F.cross_entropy(scores, targets.long(), reduction="none").reshape(len(scores), -1)
         return losses.sum(1), labels
-
-    def _losses(
-        self, loss: Loss, outputs: torch.Tensor, targets: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the loss of every sample and its share in the divisor of the loss."""
-        if loss.reduction == "whole":
-            reason = "a sample's loss depends on the others of its batch"
-            remedy = "Give a function of (outputs, targets) that returns one number per sample."
-            raise ArgumentError("metric", "loss", reason, remedy)
-        each = [(outputs[i : i + 1], cut(targets, i, i + 1)) for i in range(len(outputs))]
-        try:
-            apart = outputs.unsqueeze(1), tree_map(lambda leaf: leaf.unsqueeze(1), targets)
-            totals = vmap(loss.total)(*apart).detach()
-        except RuntimeError:  # a loss that looks at values
-            totals = torch.stack([loss.total(*one).detach() for one in each])
-        return totals, totals.new_tensor([loss.amount(*one) for one in each])
 
     def _forward(
         self, group: Sequence[State], batch: Any, is_strict: bool

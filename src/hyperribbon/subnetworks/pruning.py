@@ -28,16 +28,17 @@ from hyperribbon.core.devices.tensors import host_array
 from hyperribbon.core.result import Result, Summary, frame
 from hyperribbon.core.store import Kept, content_digest
 from hyperribbon.operators import Risk
-from hyperribbon.operators.risk.batches import cut
 from hyperribbon.operators.risk.data import Data
 from hyperribbon.operators.risk.forward import Forward
-from hyperribbon.recording.evaluation import class_axis
+from hyperribbon.operators.risk.objective import Objective
 from hyperribbon.subnetworks.evaluation import Measure, StateMetric
 from hyperribbon.subnetworks.operations import prune
 from hyperribbon.subnetworks.saliency import SALIENCIES
+from hyperribbon.subnetworks.scores import SampleScores
 from hyperribbon.subnetworks.selection import Criterion, Ranking, rank, rank_units
 from hyperribbon.subnetworks.shrinking import UnitRanking
 from hyperribbon.subnetworks.states import State, layer_of, state_of
+from hyperribbon.subnetworks.statistics import Statistics
 from hyperribbon.subnetworks.units import KINDS
 
 if TYPE_CHECKING:
@@ -302,15 +303,14 @@ def prunable(
     module = torch_module("model", model)
     names = [name for name, _ in module.named_parameters()]
     risk = Risk(module, loss, data, params=names, forward=forward)
-    measure = _default_metric(risk, loss) if metric is None else metric
-    own = StateMetric(
-        module,
-        risk.source,
-        measure,
-        loss=None if loss is None else risk.criterion,
-        calibration=calibration,
-        forward=forward,
-    )
+    if callable(metric):
+        own: Scores = StateMetric(module, risk.source, metric, forward=forward)
+        name = getattr(metric, "__name__", "metric")
+    else:
+        own = SampleScores(risk, metric)
+        name = own.metric
+    given = risk.source if calibration is None else calibration
+    statistics = Statistics(module, given, Objective(None, forward).outputs)
     if isinstance(criterion, str) and criterion in SALIENCIES:
         criterion = SALIENCIES[criterion](module, loss, risk.source)
     how = {"criterion": criterion, "scope": scope, "params": params, "frozen": frozen, "seed": seed}
@@ -321,7 +321,7 @@ def prunable(
     whole = state_of("model", module)
     kept = Kept(folder, None if folder is None else own(whole))
     with progress_bar(Console(stderr=True)) as progress:
-        task = progress.add_task("pruning", total=_EVALUATIONS * (1 + own.is_normalised))
+        task = progress.add_task("pruning", total=_EVALUATIONS * (1 + bool(statistics)))
 
         def observe(state: State) -> torch.Tensor:
             progress.advance(task)
@@ -329,11 +329,11 @@ def prunable(
 
         return find_prunable(
             observe,
-            own.reestimate if own.is_normalised else None,
+            statistics if statistics else None,
             whole,
             ranking,
             tolerance=tolerance,
-            metric=measure if isinstance(measure, str) else getattr(measure, "__name__", "metric"),
+            metric=name,
             held_out=held_out,
             confidence=confidence,
             unit={"weight": "weights", **KINDS}[granularity],
@@ -564,9 +564,3 @@ def _sensitivities(curve: _Curve, mask: Mask) -> list[LayerSensitivity]:
 
 def _stderr(values: np.ndarray) -> float:
     return float(values.std(ddof=1) / sqrt(len(values))) if len(values) > 1 else 0.0
-
-
-def _default_metric(risk: Risk, loss: Any) -> str:
-    """Return "accuracy" where targets are labels, else "loss"."""
-    found = risk.evaluate(cut(next(iter(risk.source.batches())), 0, 2))
-    return "loss" if class_axis(*found, loss) is None else "accuracy"

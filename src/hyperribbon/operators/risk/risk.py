@@ -593,6 +593,13 @@ class Risk:
         if self.loss is not None:
             self.loss.reduction = reductions[counts.index(max(counts))]
 
+    def rows_at_once(self, most: int) -> int:
+        """Return how many samples the risk may evaluate together."""
+        if self.must_be_whole:
+            return max(most, self._given())
+        each = max(self.bytes_per_sample, 1.0)  # all its tensors, which are not there at once
+        return max(1, min(most, int(self.memory / 2 / each)))
+
     def _given(self) -> int:
         """Number of the risk's samples on this rank, read from the data."""
         if self._length is None:

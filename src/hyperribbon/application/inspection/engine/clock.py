@@ -156,13 +156,6 @@ class InterruptibleRisk(Risk):
         is_cut = not self.must_be_whole or self.source.batch_size is not None
         return is_cut or samples * self.bytes_per_sample <= self.memory
 
-    def rows_at_once(self, most: int) -> int:
-        """Return how many samples an interruptible risk may evaluate together."""
-        if self.must_be_whole:
-            return max(most, self._given())
-        each = max(self.bytes_per_sample, 1.0)  # all its tensors, which are not there at once
-        return max(1, min(most, int(self.memory / 2 / each)))
-
     def with_data(self, source: Source, memory: float | None) -> InterruptibleRisk | None:
         """Return an interruptible risk of other data, whose derivatives are not checked again.
 
