@@ -48,7 +48,7 @@ class Continuation:
         self.batch_size = first or batch_size(next(iter(self._epoch(0))))
 
     def risk(self, samples: int | None, mode: str | None, space: ParameterSpace) -> Risk:
-        """Return the objective at the present weights of the copy, on a few batches."""
+        """Return the objective at the continued training's present weights, on a few batches."""
         data, most = self._data, np.inf if samples is None else samples
         if isinstance(data, DataLoader) and not isinstance(data.dataset, IterableDataset):
             total = len(cast("Any", data.dataset))  # each sample once, whatever the sampler does
@@ -73,7 +73,7 @@ class Continuation:
         return Risk(self._model, self._loss, batches, params=list(space.names), mode=mode)
 
     def _epoch(self, epoch: int) -> Iterator[Any]:
-        """Yield the batches of an epoch in the loader's own order, whatever was drawn before."""
+        """Yield the batches of a continued epoch in the loader's own order."""
         before = random_state()
         sampler = getattr(self._data, "sampler", None)
         owners = (self._data, sampler, getattr(self._data, "batch_sampler", None))
@@ -104,7 +104,7 @@ class Continuation:
         steps: int,
         folder: Path | None,
     ) -> None:
-        """Take optimisation steps and hand the weights of every layer to its record.
+        """Continue training and hand the weights of every layer to its record.
 
         Raises:
             ArgumentError: The loss diverges, or the folder is of another run.
@@ -159,7 +159,7 @@ class Continuation:
         self.training_seconds = time.perf_counter() - began - self.recording_seconds
 
     def _from(self, step: int, steps: int) -> Iterator[Any]:
-        """Yield the batches of steps that are left, epoch by epoch."""
+        """Yield the batches of the continuation's remaining steps, epoch by epoch."""
         passed = epoch = 0
         while passed < steps:
             seen = passed
@@ -176,7 +176,7 @@ class Continuation:
     def read(
         self, trajectory: Trajectory, parts: dict[str, ParameterSpace], records: dict[str, Any]
     ) -> float:
-        """Hand the weights of a recorded training to the records; return steps between them."""
+        """Hand recorded weights to the records in place of a continuation; return steps between."""
         for index in range(len(trajectory)):
             state = trajectory.weights(index)
             for name, part in parts.items():
@@ -185,7 +185,7 @@ class Continuation:
         return (recorded[-1] - recorded[0]) / max(len(recorded) - 1, 1)
 
     def move_to(self, means: dict[str, np.ndarray], parts: dict[str, ParameterSpace]) -> None:
-        """Put mean weights into the copy."""
+        """Put mean weights into the copy whose training is continued."""
         tensors = dict(self._model.named_parameters())
         with torch.no_grad():
             for name, part in parts.items():
@@ -193,7 +193,7 @@ class Continuation:
                     tensors[n].copy_(value.to(tensors[n]))
 
     def losses(self) -> tuple[float, float, float]:
-        """Return the loss of the first and of the last tenth of the steps, and an error."""
+        """Return the continuation's loss over its first and its last tenth, and an error."""
         if len(self._losses) < 2:
             return float("nan"), float("nan"), float("nan")
         tenth = max(len(self._losses) // 10, 2)
@@ -202,14 +202,14 @@ class Continuation:
         return float(first.mean()), float(last.mean()), float(error)
 
     def batch_factor(self) -> float:
-        """Return the variance of a mini-batch's mean over that of a sample, in the whole set."""
+        """Return the variance of a continued mini-batch's mean over that of a sample."""
         sampler = getattr(self._data, "sampler", None)
         replacement = bool(getattr(sampler, "replacement", False))
         total = len(cast("Any", cast("DataLoader[Any]", self._data).dataset))
         return batch_factor(total, min(self.batch_size, total), replacement)
 
     def by_name(self, factors: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the preconditioner of each weight tensor, from that of all in the optimiser."""
+        """Return the continued optimiser's preconditioner by weight tensor."""
         names = {id(p): n for n, p in self._model.named_parameters()}
         owned = [p for group in self._optimizer.param_groups for p in group["params"]]
         ends = np.cumsum([p.numel() for p in owned])[:-1]
@@ -217,7 +217,7 @@ class Continuation:
         return {names[id(p)]: piece for p, piece in pieces if id(p) in names}
 
     def rule(self) -> dict[str, Any]:
-        """Return the arguments of `stationary_state`.
+        """Return the continued optimiser as arguments of `stationary_state`.
 
         Raises:
             ArgumentError: The theory does not hold for this order of batches, or this optimiser.

@@ -295,7 +295,7 @@ def _cross_fit(
 
 
 def _slope_weights(curvatures: np.ndarray) -> np.ndarray:
-    """Return a with slope Σ a·y of y on the logarithms of positive curvatures, zero elsewhere.
+    """Return a for the exponent of flatness: Σ a·y is y's slope on the curvatures' logarithms.
 
     Raises:
         ArgumentError: Fewer than three are positive, or they are equal.
@@ -311,7 +311,7 @@ def _slope_weights(curvatures: np.ndarray) -> np.ndarray:
 
 
 def doubt(times: np.ndarray, found: WeightCovariance) -> str:
-    """Return why the variance–flatness exponent has no interval."""
+    """Return why the exponent of variance and flatness has no interval."""
     slowest = f"the third fastest mode decorrelates after about {np.sort(times)[2]:.0f} moments"
     if found.window is not None:
         return f"{slowest}, and lines through windows of {found.window} remove too much of it"
@@ -332,7 +332,7 @@ def _refusal(reason: str, found: WeightCovariance) -> ArgumentError:
 
 
 def _widths(loss: Callable[[np.ndarray], float], found: WeightCovariance) -> np.ndarray:
-    """Return the distance between the points on both sides where the loss is e times its value."""
+    """Return the flatness F by width: between the points where the loss is e times its value."""
     base = float(loss(found.mean))
     widths = []
     for variance, mode in zip(found.eigenvalues, found.modes.T, strict=True):

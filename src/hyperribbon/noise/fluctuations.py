@@ -190,7 +190,7 @@ def fluctuations(
 
 
 def _affordable(samples: int | str | None, products: float, modes: int) -> int | None:
-    """Return samples of the curvature, by default as many as so many products of one mode allow."""
+    """Return how many samples curvature takes, so that fluctuations stay affordable."""
     if samples != "auto":
         assert not isinstance(samples, str)
         return samples
@@ -200,7 +200,7 @@ def _affordable(samples: int | str | None, products: float, modes: int) -> int |
 def _trained_space(
     model: nn.Module, optimizer: torch.optim.Optimizer, layers: ParameterFilter
 ) -> ParameterSpace:
-    """Return the space of the chosen weights that the optimiser trains.
+    """Return the space of the weights whose fluctuations are measured: those trained.
 
     Raises:
         ArgumentError: The optimiser has none of them.
@@ -244,7 +244,7 @@ def _within_modes(
     space: ParameterSpace,
     parts: dict[str, ParameterSpace],
 ) -> Float[np.ndarray, "K K"]:
-    """Return VᵀAV of an operator A on all weights, over the modes V of all layers."""
+    """Return VᵀAV of an operator A over the modes V of all layers' fluctuations."""
     ranges = space.slices()
     rows = {
         name: np.concatenate([np.arange(ranges[n].start, ranges[n].stop) for n in part.names])
@@ -266,7 +266,7 @@ def _within_modes(
 
 
 def _times(found: WeightCovariance) -> Float[np.ndarray, "k"]:
-    """Return the correlation times of modes, as `variance_flatness` does."""
+    """Return the correlation times of the fluctuations' modes, as `variance_flatness` does."""
     times, moving = np.ones(len(found.eigenvalues)), found.eigenvalues > 0
     times[moving] = fit_memory(found.projections[:, moving], found.samples, lines=False).times
     return times
@@ -275,7 +275,7 @@ def _times(found: WeightCovariance) -> Float[np.ndarray, "k"]:
 def _resolved_first(
     times: dict[str, np.ndarray], moments: int, count: int
 ) -> dict[str, np.ndarray]:
-    """Return the modes of each layer, in order, along which curvature is measured.
+    """Return the modes of each layer's fluctuations in the order curvature is measured.
 
     First those that were resolved, of layers with enough of them for ψ, in turn as many as ψ needs;
     then others.
@@ -292,7 +292,7 @@ def _resolved_first(
 
 
 def _of_modes(found: WeightCovariance, chosen: np.ndarray) -> WeightCovariance:
-    """Return the covariance along some of its modes."""
+    """Return the covariance of the fluctuations along some of their modes."""
     return replace(
         found,
         eigenvalues=found.eigenvalues[chosen],
@@ -313,7 +313,7 @@ def _layer(
     change: np.ndarray,
     mixed: float | None,
 ) -> LayerFluctuations:
-    """Return what is known of a layer, of which some modes were chosen for curvature."""
+    """Return the fluctuations of a layer, of which some modes were chosen for curvature."""
     flatness, reason = None, ""
     measured = _of_modes(found, chosen)
     resolved = SEEN * times <= found.samples
@@ -359,7 +359,7 @@ def _layer(
 
 
 def _broken(layer: LayerFluctuations, mixed: float | None) -> tuple[str, ...]:
-    """Return the assumptions of the theory that do not hold, one sentence each."""
+    """Return which assumptions of the theory of fluctuations do not hold, one sentence each."""
     broken, count = [], len(layer.variances)
     if layer.no_prediction.startswith(_DIVERGES):
         broken.append(layer.no_prediction)

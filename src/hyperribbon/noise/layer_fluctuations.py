@@ -66,17 +66,17 @@ class LayerFluctuations(Result, plot="plot_layer_fluctuations"):
 
     @property
     def stationary(self) -> bool:
-        """Whether ψ belongs to a stationary state of the resolved modes: mean and noise stay."""
+        """Whether the layer's ψ is of a stationary state: mean and noise of its modes stay."""
         return self.stationarity.stationary and self.constant_noise
 
     @property
     def constant_noise(self) -> bool:
-        """Whether the gradient noise stays within 1.5 times its mean, as far as that is known."""
+        """Whether a layer's gradient noise stays within 1.5 times its mean."""
         return not any(change > AGREES or change < 1 / AGREES for change in self.noise_change)
 
     @property
     def moments_needed(self) -> int:
-        """Records, at least, in which all modes would be resolved: ten times the slowest one.
+        """Records, at least, in which all modes of the layer would be resolved.
 
         A lower bound, since the correlation time of a mode that is not resolved is one.
         """
@@ -87,12 +87,12 @@ class LayerFluctuations(Result, plot="plot_layer_fluctuations"):
 
     @property
     def unresolved(self) -> int:
-        """Modes whose correlation time is more than a tenth of the record."""
+        """Modes of the layer whose correlation time is more than a tenth of the record."""
         return int((~self.resolved).sum())
 
     @property
     def ratio(self) -> float:
-        """Measured over predicted variance, summed over resolved modes; NaN if nothing is known."""
+        """Measured over predicted variance of the layer, summed over resolved modes."""
         if self.predicted_variances is None:
             return float("nan")
         use = self.resolved & np.isfinite(self.predicted_variances)
@@ -100,7 +100,7 @@ class LayerFluctuations(Result, plot="plot_layer_fluctuations"):
         return float(self.variances[use].sum()) / whole if whole > 0 else float("nan")
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per mode: measured, and predicted where that is known."""
+        """Return a layer's modes as a table: measured, and predicted where that is known."""
         return frame(
             {
                 "variance": self.variances,
@@ -114,7 +114,7 @@ class LayerFluctuations(Result, plot="plot_layer_fluctuations"):
         )
 
     def summary(self) -> str:
-        """Return ψ with its interval, or the modes that are not resolved, and the prediction."""
+        """Return a layer's ψ with its interval, or its unresolved modes, and the prediction."""
         if self.flatness is None:
             text = f"no ψ: {self.reason}"
         else:
@@ -161,11 +161,11 @@ class Fluctuations(Result, plot="plot_fluctuations"):
     curvature_seconds: float
 
     def __getitem__(self, layer: str) -> LayerFluctuations:
-        """Return the fluctuations of a layer."""
+        """Return the fluctuations of one layer."""
         return self.layers[layer]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the fluctuations as a table: ψ and its interval, one row per layer."""
+        """Return the layers' fluctuations as a table: ψ and its interval, one row per layer."""
         rows = self.layers.values()
         known = [row.flatness for row in rows]
         table = frame(
@@ -184,7 +184,7 @@ class Fluctuations(Result, plot="plot_fluctuations"):
         return table.set_axis(list(self.layers)).rename_axis("layer")
 
     def summary(self) -> Summary:
-        """Return the findings in words: one line per layer, then broken assumptions."""
+        """Return the layers' fluctuations in words, a line each, then broken assumptions."""
         lines = [row.summary() for row in self.layers.values()]
         first, last, error = self.losses
         low, high = min(first, last), max(first, last)
@@ -194,7 +194,7 @@ class Fluctuations(Result, plot="plot_fluctuations"):
         return Summary("\n".join(lines))
 
     def report(self, path: str | Path) -> Path:
-        """Write a page with the findings, the figure and a table per layer; return its path."""
+        """Write a page with all layers' fluctuations, the figure and tables; return its path."""
         parts = [f"<p>{'<br>'.join(self.summary().splitlines())}</p>", self._repr_html_()]
         parts += [row._repr_html_() for row in self.layers.values()]
         page = "<!doctype html><meta charset='utf-8'><title>Weight fluctuations</title>"

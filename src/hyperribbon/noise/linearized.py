@@ -41,11 +41,11 @@ class LinearizedNetwork:
         return len(self.targets) // self.outputs
 
     def solution(self) -> Float[np.ndarray, "N"]:
-        """Return the weight change δw* to the minimum of the linearised loss."""
+        """Return the linearised network's weight change δw* to its minimum."""
         return theory.minimum_norm_solution(self.design, self.targets)
 
     def hessian(self) -> Float[np.ndarray, "N N"]:
-        """Return the Hessian of the linearised loss (N×N), the Gauss–Newton matrix."""
+        """Return the linearised network's Hessian (N×N), the Gauss–Newton matrix."""
         return 2 * self.scale * self.outputs * theory.hessian(self.design)
 
     def noise_covariance(
@@ -118,7 +118,7 @@ def linearize(
 
 
 def _remove_rounding(design: np.ndarray, eps: float) -> np.ndarray:
-    """Return the design without singular values that the rounding of its entries explains.
+    """Return the linearised design without singular values that are only rounding.
 
     Entries that are wrong by a few eps of themselves make a matrix of norm a few eps·‖Φ‖_F.
     """

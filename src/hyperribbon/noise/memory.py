@@ -34,7 +34,7 @@ class Memory:
 
     @property
     def squared(self) -> np.ndarray:
-        """Σρ² over all lags (k,): a variance of n moments has relative variance 2 Σρ²/n."""
+        """Squared memory Σρ² (k,): a variance of n moments has relative variance 2 Σρ²/n."""
         return np.diag(self.products())
 
     @property
@@ -54,7 +54,7 @@ class Memory:
 
 
 def remove_lines(block: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return windows (w, m, P) less their means, their slopes (w, P), and centred time (m,)."""
+    """Return windows (w, m, P) less mean and slope, whose memory is fitted, with both."""
     windows = block.reshape(-1, window, block.shape[1])
     centered = windows - windows.mean(axis=1, keepdims=True)
     line = np.arange(window) - (window - 1) / 2
@@ -62,7 +62,7 @@ def remove_lines(block: np.ndarray, window: int) -> tuple[np.ndarray, np.ndarray
 
 
 def fit_memory(deviations: np.ndarray, window: int, *, lines: bool) -> Memory:
-    """Fit AR(p) to each mode, its order by Akaike's criterion, from its autocovariances.
+    """Fit the memory of each mode as AR(p), its order by Akaike's criterion.
 
     A mean or a line that is taken off takes Σ uᵀKu/m of every autocovariance with it, with the unit
     vectors u of a constant and a line over the m moments of a window and the mode's own
@@ -104,7 +104,7 @@ def fit_memory(deviations: np.ndarray, window: int, *, lines: bool) -> Memory:
 
 
 def _levinson(correlation: np.ndarray, samples: int) -> np.ndarray:
-    """Return the prediction filters (k, p + 1) of the orders that minimise Akaike's criterion."""
+    """Return a mode's memory as prediction filters (k, p + 1), by Akaike's criterion."""
     k, count = correlation.shape
     a = np.zeros((k, count))
     a[:, 0] = 1.0

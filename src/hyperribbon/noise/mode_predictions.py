@@ -18,7 +18,7 @@ _FORGOTTEN = 40  # steps after which nothing is left of an unknown buffer: (β/(
 def gradients_of_steps(
     covariances: dict[str, WeightCovariance], rule: dict[str, Any]
 ) -> Float[np.ndarray, "steps K"]:
-    """Return the mini-batch gradients along all modes that the recorded steps were made of.
+    """Return the mini-batch gradients along all modes that explain the recorded steps.
 
     A step is −λPb with a buffer b ← βb + (1−δ)g, so that the weights of successive steps give g,
     but for weight decay, which changes little from step to step.
@@ -54,7 +54,7 @@ def noise_of_steps(
 
 
 def noise_of_gradients(gradients: np.ndarray, batches: int | None) -> np.ndarray:
-    """Return the covariance (K×K) of the gradient noise, from differences of successive steps.
+    """Return the gradient noise (K×K) along modes, from differences of successive steps.
 
     Half of their mean square is C·B/(B−1) for shuffled epochs of B batches, and C otherwise.
     """
@@ -68,7 +68,7 @@ def preconditioner_within(
     covariances: dict[str, WeightCovariance],
     parts: dict[str, ParameterSpace],
 ) -> tuple[np.ndarray, dict[str, float]]:
-    """Return VᵀPV of a preconditioner P over the modes of all layers, and the share of PV beside V.
+    """Return VᵀPV of a preconditioner P over all modes, to predict variances, and its share.
 
     Where that share is large the preconditioner carries modes into other directions, and what is
     predicted within their span need not hold.

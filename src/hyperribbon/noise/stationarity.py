@@ -61,7 +61,7 @@ class Stationarity(Result):
 
 @validate(series=_columns)
 def autocorrelation_time(series: np.ndarray) -> Float[np.ndarray, "k"]:
-    """Return the integrated autocorrelation time 1 + 2 Σ ρ(t) of each column, at least one.
+    """Return how long each column needs to be stationary: 1 + 2 Σ ρ(t), at least one.
 
     The sum ends at Sokal's window, the first t ≥ 5 times the time found so far.
 

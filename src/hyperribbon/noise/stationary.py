@@ -67,24 +67,24 @@ class LeadingCovariance(Result, plot="plot_relation"):
 
     @property
     def eigenvalues(self) -> Float[np.ndarray, "k"]:
-        """Predicted variances along the principal modes, descending."""
+        """Predicted stationary variances along the principal modes, descending."""
         return np.linalg.eigvalsh(self.matrix)[::-1]
 
     @property
     def modes(self) -> Float[torch.Tensor, "P k"]:
-        """Principal modes of the predicted fluctuations, (P, k)."""
+        """Principal modes of the predicted stationary fluctuations, (P, k)."""
         vectors = np.linalg.eigh(self.matrix)[1][:, ::-1]
         return self.basis @ torch.from_numpy(vectors.copy()).to(self.basis)
 
     @property
     def balance_defect(self) -> float:
-        """‖Q‖/‖C‖ in the subspace: zero when detailed balance holds there; see `captured`."""
+        """‖Q‖/‖C‖ of the stationary state within the subspace: zero in detailed balance."""
         return detailed_balance_defect(np.diag(self.curvatures), self.noise)
 
 
 @validate(H=checks.symmetric, C=checks.covariance)
 def detailed_balance_defect(H: np.ndarray, C: np.ndarray) -> float:
-    """Return ‖Q‖/‖C‖ with the antisymmetric Q of Eq. (2.31) of [fluctuations].
+    """Return ‖Q‖/‖C‖ of a stationary state, Q antisymmetric by Eq. (2.31) of [fluctuations].
 
     Zero when H and C commute, as for C ∝ H; at most one.
 
@@ -251,7 +251,7 @@ _ADAPTIVE = (torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop)
 def read_rule(
     optimizer: torch.optim.Optimizer | None, sampling: str, batches: int | None
 ) -> dict[str, Any]:
-    """Return the arguments of `theory.stationary_state` that differ from plain SGD, and lr."""
+    """Return lr and the arguments of `theory.stationary_state` that differ from plain SGD."""
     check_choice("sampling", sampling, ("independent", "shuffled"))
     rule: dict[str, Any] = {}
     if sampling == "shuffled":
@@ -302,7 +302,7 @@ def _preconditioner(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> 
 
 
 def _check_covariance(C: torch.Tensor | np.ndarray) -> None:
-    """Raise unless the noise has no negative variance in any direction, but for rounding."""
+    """Raise unless noise for a stationary state has no negative variance, but for rounding."""
     matrix = tensor_of(C).detach().cpu()
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         return  # the shapes are compared with H's

@@ -28,17 +28,17 @@ class _Rows:
         self._used = 0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is known so far, to resume from."""
+        """Return the records of weights so far, to resume from."""
         return {"first": self._first, "rows": self._rows[: self._used].clone()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Go on with records of weights from what `state_dict` returned."""
         self._first, self._used = state["first"], len(state["rows"])
         self._rows = self._first.new_zeros(self._capacity, len(self._first))
         self._rows[: self._used] = state["rows"]
 
     def add(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Add the weights of one step."""
+        """Add the weights of one step to the record."""
         if not len(self._first):
             self._first = torch.cat([tensor.reshape(-1) for tensor in tensors])
             self._rows = self._first.new_empty(self._capacity, len(self._first))
@@ -64,24 +64,24 @@ class AllDirections(_Rows):
         self._lost = 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is known so far, to resume from."""
+        """Return the record of weights in all directions, to resume from."""
         own = {"coefficients": self._coefficients, "lost": self._lost}
         return super().state_dict() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Go on with a record in all directions from what `state_dict` returned."""
         super().load_state_dict(state)
         self._coefficients, self._lost = state["coefficients"], state["lost"]
 
     def _all_coefficients(self) -> torch.Tensor:
-        """Return the coefficients (n, rows) of all records in the rows."""
+        """Return the recorded weights' coefficients (n, rows) in the rows."""
         new = self._used - self._coefficients.shape[1]
         return torch.block_diag(
             self._coefficients, torch.eye(new, dtype=torch.float64, device="cpu")
         )
 
     def _make_room(self) -> None:
-        """Keep the leading half of the directions about the mean, which is one of them."""
+        """Keep the record's leading half of directions about the mean, which is one of them."""
         Q, R = torch.linalg.qr(self._all_coefficients())
         gram = (self._rows @ self._rows.T).double().cpu()
         values, vectors = torch.linalg.eigh(R @ gram @ R.T)
@@ -94,7 +94,7 @@ class AllDirections(_Rows):
         self._used = keep
 
     def covariance(self, k: int) -> WeightCovariance:
-        """Return the k leading principal modes over all records."""
+        """Return the k leading principal modes of the recorded weights."""
         rows = self._rows[: self._used]
         if self._coefficients.shape[1]:
             T = self._all_coefficients()
@@ -114,7 +114,7 @@ class AllDirections(_Rows):
 
 
 def principal_modes(rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the k leading right singular vectors (P, k) of rows (n, P), and the rows along them.
+    """Return the k leading modes (P, k) of recorded rows (n, P), and the rows along them.
 
     Computed exactly where there are few rows or columns. For others a subspace that is a little
     larger is found from random signed sums of the columns, whose Gram matrix has nearly the same
@@ -138,7 +138,7 @@ def principal_modes(rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Ten
 
 
 def _guess(rows: torch.Tensor, count: int) -> torch.Tensor:
-    """Return approximate leading left singular vectors (n, count) of rows."""
+    """Return approximate leading left singular vectors (n, count) of recorded rows."""
     n, width = rows.shape
     if width > _SUMS:
         draws = torch.randint(2, (width,), generator=torch_generator(0, "signs"), device="cpu")
@@ -166,12 +166,12 @@ class GivenDirections(_Rows):
         self._square = torch.zeros((), dtype=torch.float64, device="cpu")
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what is known so far, to resume from."""
+        """Return the record of weights along given directions, to resume from."""
         own = {"basis": self._basis, "sum": self._sum, "square": self._square, "along": self._along}
         return super().state_dict() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what `state_dict` returned."""
+        """Go on with a record along given directions from what `state_dict` returned."""
         super().load_state_dict(state)
         self._basis, self._along = state["basis"], state["along"]
         self._sum, self._square = state["sum"], state["square"]
@@ -184,7 +184,7 @@ class GivenDirections(_Rows):
         self._used = 0
 
     def covariance(self, k: int) -> WeightCovariance:
-        """Return the variances along the directions."""
+        """Return the recorded weights' variances along the given directions."""
         self._make_room()
         along = self._along.numpy()
         n, mean = len(along), self._sum / len(along)

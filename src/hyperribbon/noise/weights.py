@@ -117,7 +117,7 @@ class WeightCovariance(Result):
 def check_same_weights(
     argument: str, size: int, space: ParameterSpace | None, measured: WeightCovariance | _Rows
 ) -> None:
-    """Raise when something is of other weights than a trajectory, and name those that differ.
+    """Raise when weights are not those of a trajectory, and name those that differ.
 
     Args:
         argument: Its name.
@@ -163,7 +163,7 @@ class CovarianceComparison(Result, plot="plot_columns"):
     predicted: Float[np.ndarray, "k k"]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return measured and predicted weight variances along each curvature eigenvector."""
+        """Return measured and predicted variances of the weights along eigenvectors."""
         own = {"predicted": np.diag(self.predicted), "measured": np.diag(self.measured)}
         return frame(own, "direction")
 
@@ -337,11 +337,11 @@ class _Rows:
 
     @property
     def freedom(self) -> int:
-        """Moments less the parameters that were fitted: one mean, or two a window."""
+        """Moments of the weights less the fitted parameters: one mean, or two per window."""
         return len(self) - (1 if self._window is None else 2 * (len(self) // self._window))
 
     def ranges(self) -> list[tuple[int, int]]:
-        """Return the first and one past the last row of every block of weights."""
+        """Return the first and one past the last row of every block of a trajectory's weights."""
         return [
             (first, min(first + self._block, self._stop))
             for first in range(self._start, self._stop, self._block)
@@ -359,7 +359,7 @@ class _Rows:
         return total / len(self)
 
     def deviations(self, first: int, last: int, mean: np.ndarray) -> np.ndarray:
-        """Return rows [first, last) less the mean, or less the straight line of their window."""
+        """Return the weights of rows [first, last) less their mean, or their window's line."""
         block = self._rows(first, last)
         if self._window is None:
             return block - mean

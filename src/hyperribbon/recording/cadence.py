@@ -52,7 +52,7 @@ class Cadence:
         return cls(amount, match[2])
 
     def passed(self, before: Position, now: Position) -> bool:
-        """Return whether a record is due: a multiple of the interval lies in (before, now]."""
+        """Return whether the cadence makes a record due: a multiple is in (before, now]."""
         index = 0 if self.unit == "it" else 1
         if now[index] is None:
             reason = "recording by epochs requires the epoch"
@@ -105,7 +105,7 @@ class Overhead:
     left_out: Mapping[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """Return the recording overhead in one line."""
+        """Return the overhead that the cadence has led to, in one line."""
         share = f"{self.fraction:.0f} times" if self.fraction > 9.5 else f"{self.fraction:.1%} of"
         line = (
             f"{self.records} records in {self.recording_seconds:.3g} s, {share} the training time"
@@ -153,28 +153,28 @@ class TimeShare:
 
     @property
     def training_seconds(self) -> float:
-        """Time since the run began that was not spent recording."""
+        """Training time since the run began, from which the cadence of records follows."""
         return self._elapsed + _since(self._started) - (self.spent - self.beside)
 
     def start(self, spent: float = 0.0, training: float = 0.0, cost: float = 0.0) -> None:
-        """Start the recording clock, continuing from an earlier session's times."""
+        """Start the clock that the cadence follows, from an earlier session's times."""
         self._spent, self._elapsed, self.cost = spent, spent + training, cost
         self._started, self.beside = perf_counter(), 0.0
 
     def stop(self) -> None:
-        """Stop the recording clock; the times stay as they are."""
+        """Stop the clock that the cadence follows; the times stay as they are."""
         self._elapsed += _since(self._started)
         self._started = None
 
     def allows(self) -> bool:
-        """Return whether this record and a final one both fit within the limit."""
+        """Return whether the cadence allows a record: it and a final one fit within the limit."""
         return self.limit is None or (
             self.spent + 2 * self.cost <= self.limit * self.training_seconds
         )
 
     @property
     def share(self) -> float:
-        """Fraction of the training time that measurements may use."""
+        """Fraction of the training time that the cadence may spend on measurements."""
         return _SHARE if self.limit is None else self.limit
 
     def permits(self, cost: float, reserve: float) -> bool:
@@ -185,7 +185,7 @@ class TimeShare:
         return self.spent + cost + reserve <= room
 
     def seconds_per_point(self, made: int, records: int | None) -> float:
-        """Return what each measurement may take for a run to have enough of them.
+        """Return what a measurement may take for the cadence to give a run enough of them.
 
         Enough is one at every record, or 20 where there will be more. Nothing is known before
         training has begun but that a short run may have a tenth of a second.
@@ -204,7 +204,7 @@ class TimeShare:
 
     @contextmanager
     def spending(self) -> Iterator[None]:
-        """Count the time of the block as recording."""
+        """Count the time of the block as recording, for the cadence."""
         self._recording_since = perf_counter()
         try:
             yield

@@ -112,12 +112,12 @@ def transformers_callback(recorder: Recorder) -> TrainerCallback:
 
 
 def _total(length: Any, unit: str) -> str | None:
-    """Return the length of a run in the recorder's notation, if known."""
+    """Return for a callback the length of a run in the recorder's notation, if known."""
     return f"{length:g}{unit}" if isinstance(length, int | float) and length > 0 else None
 
 
 def _metrics(logged: Any) -> dict[str, float]:
-    """Return the logged scalars under valid metric names."""
+    """Return the scalars logged in a callback under valid metric names."""
     numbers = {}
     for name, value in logged.items():
         if isinstance(value, torch.Tensor) and value.numel() == 1:

@@ -30,7 +30,7 @@ _SLACK = 1.5  # allowance for a measurement taking longer than last time
 
 
 def describe_optimizer(optimizer: Any) -> dict[str, float | str]:
-    """Return the class and the settings of an optimiser's first group of parameters.
+    """Return for a captured run the class and first settings of the optimiser.
 
     >>> describe_optimizer(torch.optim.SGD([torch.zeros(1)], lr=0.1))
     {'optimizer': 'SGD', 'lr': 0.1, 'momentum': 0, 'weight_decay': 0}
@@ -47,7 +47,7 @@ def describe_optimizer(optimizer: Any) -> dict[str, float | str]:
 def describe_model(
     model: nn.Module, predictor: Predictor | None, names: Iterable[str] | None = None
 ) -> dict[str, Any]:
-    """Return the metadata of a recorded model.
+    """Return for a captured run the metadata of the model.
 
     Args:
         model: The model.
@@ -195,7 +195,7 @@ class Capture:
         )
 
     def _fits(self, measurement: Measurement, model: nn.Module, number: int, is_last: bool) -> bool:
-        """Return whether a measurement fits the time budget; warn the first time it does not."""
+        """Whether a captured measurement fits the time budget; warn the first time it does not."""
         name, function = measurement.name, measurement.function
         if not measurement.is_bounded or self._budget.limit == inf:
             return True

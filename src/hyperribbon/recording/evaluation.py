@@ -27,7 +27,7 @@ KINDS = ("log_probabilities", "outputs")
 
 @contextmanager
 def in_mode(model: nn.Module, training: bool | None) -> Iterator[None]:
-    """Temporarily set a model's training or evaluation mode (None: leave it unchanged)."""
+    """Evaluate in training or evaluation mode for a while (None: leave the mode unchanged)."""
     modes = [(module, module.training) for module in model.modules()]
     if training is not None:
         model.train(training)
@@ -65,7 +65,7 @@ def pieces(model: nn.Module, source: Source, size: int) -> Iterator[Any]:
 
 
 def own_loss(model: nn.Module, source: Source) -> tuple[Callable[..., Any], Any]:
-    """Return functions for a model's outputs and targets and for its own loss.
+    """Return functions that evaluate a model's outputs and targets, and its own loss.
 
     Raises:
         ArgumentError: The model's output has no loss.
@@ -78,7 +78,7 @@ def own_loss(model: nn.Module, source: Source) -> tuple[Callable[..., Any], Any]
 
 
 def class_axis(outputs: Any, targets: Any, loss: Any = None) -> int | None:
-    """Return the class axis of the outputs, 1 or −1; None if the targets are not labels.
+    """Return the class axis of the outputs to evaluate, 1 or −1; None without labels.
 
     Outputs have one more axis than labels. Where both are possible, torch's losses put the classes
     on the second axis, and other losses on the last.
@@ -200,7 +200,7 @@ def evaluate(
 
 
 def _join(parts: list[tuple[int, Any]]) -> list[tuple[float, Any]]:
-    """Concatenate outputs and targets of equal shape, each with its share of the samples."""
+    """Join evaluated outputs and targets of equal shape, each with its share of the samples."""
     called = [part for _, part in parts]
     if all(leaf.ndim for leaf in tensors(called)) and len(whole := concatenate(called)) == 1:
         return [(1.0, whole[0])]
@@ -231,7 +231,7 @@ class Predictor:
 
     @torch.no_grad()
     def decide(self, model: nn.Module, loss: Loss = None, data: Data = None) -> None:
-        """Choose the kind of recorded predictions from the loss and the data.
+        """Choose which kind of predictions to evaluate and record, from the loss and the data.
 
         Without either, multiple outputs are treated as class scores.
 
@@ -257,7 +257,7 @@ class Predictor:
             self.kind = "scores" if known and axis is not None else "outputs"
 
     def resume(self, kind: str | None) -> None:
-        """Restore the kind of predictions of an earlier session, if known.
+        """Restore which kind of predictions an earlier session evaluated, if known.
 
         Raises:
             ArgumentError: A different kind was requested.
@@ -293,7 +293,7 @@ class Predictor:
         return self._source
 
     def _call(self, model: nn.Module, source: Source) -> tuple[Any, Any]:
-        """Return outputs and targets of two samples, in evaluation mode."""
+        """Evaluate two samples: return outputs and targets, in evaluation mode."""
         device = next(model.parameters(), torch.empty(0, device="cpu")).device
         with in_mode(model, training=False):
             return Objective().outputs(model, move(source.some(2), device))

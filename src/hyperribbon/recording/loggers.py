@@ -27,7 +27,7 @@ class ScalarLogger:
         self._log, self.close = log, close
 
     def __call__(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Log the scalar metrics; arrays stay in the records."""
+        """Send the scalar metrics to the logger; arrays stay in the records."""
         scalars = {}
         for name, value in metrics.items():
             size = getattr(value, "size", 1)

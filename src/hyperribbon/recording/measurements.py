@@ -142,7 +142,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 def random_state() -> dict[str, Any]:
-    """Return the global random states of torch, numpy and Python, as tensors and plain values.
+    """Return the global random states that a measurement must not change.
 
     numpy's words are widened: torch 2.4 cannot write uint32.
     """
@@ -158,7 +158,7 @@ def random_state() -> dict[str, Any]:
 
 
 def set_random_state(state: dict[str, Any]) -> None:
-    """Restore the states returned by `random_state`."""
+    """Restore the global random states after a measurement, as `random_state` gave them."""
     torch.set_rng_state(state["torch"])
     set_gpu_random_states(state["cuda"])
     kind, words, position, has_gauss, gauss = state["numpy"]

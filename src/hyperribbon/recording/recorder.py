@@ -244,7 +244,7 @@ class Recorder:
         return self._position[0]
 
     def _record_first(self, model: nn.Module, records: int | None) -> None:
-        """Forecast the disk space and make the first record; every failure raises."""
+        """Let the recorder forecast disk space and make the first record; every failure raises."""
         if problem := self._find_problem(model):
             raise ArgumentError(
                 "model", type(model).__name__, problem, "Start from finite weights."
@@ -263,7 +263,7 @@ class Recorder:
         self._budget.cost -= self._capture.bounded_seconds
 
     def _pack_initial(self, model: nn.Module) -> bytes:
-        """Return the initial state; warn where the run cannot be resumed and nobody asked for that.
+        """Return the initial state the recorder keeps; warn where a run cannot be resumed.
 
         Raises:
             ArgumentError: The state cannot be stored, and resume=True was given.
@@ -351,7 +351,7 @@ class Recorder:
         self._end("finished" if running else None)
 
     def release(self) -> None:
-        """Write pending records and release the folder without recording the last step."""
+        """Let the recorder write what is pending and release the folder, without a last record."""
         try:
             self.flush()
         finally:
@@ -376,7 +376,7 @@ class Recorder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Close the recorder; after an exception, the last step is not recorded."""
+        """Close the recorder; after an exception the last step is not recorded."""
         self.close() if kind is None else self.release()
 
     @property
@@ -387,7 +387,7 @@ class Recorder:
 
     @property
     def written(self) -> int | None:
-        """Last step up to which all records are safely on disk; None before the first.
+        """Last step up to which all of the recorder's records are on disk; None before the first.
 
         Records lost to a full disk are excluded; they are counted and cause a warning.
         """
@@ -413,7 +413,7 @@ class Recorder:
         *,
         total: str | None = None,
     ) -> Forecast:
-        """Return the forecast disk space of a run; nothing is written.
+        """Return what disk space a recorder would need for a run; nothing is written.
 
         Args:
             model: The model to train.
@@ -429,7 +429,7 @@ class Recorder:
         return forecast_run(self.folder, record, initial, parts, count_records(self.cadence, total))
 
     def initial_state(self) -> dict[str, torch.Tensor]:
-        """Return the initial state dict that the recorder stored."""
+        """Return the initial state dict that the recorder has stored."""
         path = find_state(self.folder, "initial")
         if path is None:
             reason = "the initial state was not stored"
@@ -454,7 +454,7 @@ class Recorder:
         return transformers_callback(self)
 
     def _record(self, *, is_last: bool = False) -> bool:
-        """Make a record and queue it for writing; on failure, warn and continue."""
+        """Let the recorder make and queue a record; on failure, warn and continue."""
         assert self._model is not None
         with self._budget.spending():
             self._collect(wait=False)
@@ -470,7 +470,7 @@ class Recorder:
         return self._failed == failed
 
     def _find_problem(self, model: nn.Module) -> str:
-        """Return why a record would be invalid, or an empty string."""
+        """Return why a record that the recorder took would be invalid, or an empty string."""
         step, loss = self._position[0], as_number("loss", self._scalars.get("loss", 0.0))
         if not isfinite(loss):
             return f"the loss is {loss} at step {step}"
@@ -479,14 +479,14 @@ class Recorder:
         return ""
 
     def _take(self, model: nn.Module, *, is_last: bool = False) -> PendingRecord:
-        """Capture a record in memory, with the state to resume from."""
+        """Let the recorder capture a record in memory, with the state to resume from."""
         when = self._position, self._last, self._number
         draft = self._capture.take(model, self._scalars, *when, is_last=is_last)
         state = pack_parts(self._parts, self._notes()) if self._is_resumable else None
         return PendingRecord(draft, state)
 
     def _queue(self, record: PendingRecord) -> None:
-        """Queue a record for writing and log its scalars."""
+        """Let the recorder queue a record for writing and log its scalars."""
         draft = record.draft
         self._writer.put(record)
         self._last = (draft.step, draft.epoch)
@@ -495,7 +495,7 @@ class Recorder:
             logger(draft.step, draft.metrics or {})
 
     def _collect(self, *, wait: bool = True, strict: bool = False) -> None:
-        """Process write results; reraise errors other than disk errors."""
+        """Process the recorder's write results; reraise errors other than disk errors."""
         for records, error in self._writer.results(wait=wait):
             steps = [record.draft.step for record in records]
             if error is None:
@@ -511,7 +511,7 @@ class Recorder:
         self._budget.beside = max(self._budget.beside, self._writer.seconds)
 
     def _fail(self, reason: str) -> None:
-        """Count a failed record and warn if it is the first in a row."""
+        """Count a failed record of the recorder; warn if it is the first in a row."""
         self._failed += 1
         if self._failing is None:
             last = "none" if self.written is None else self.written
@@ -525,7 +525,7 @@ class Recorder:
         warnings.warn(f"{self.folder}: {message}.", RecordingWarning, stacklevel=4)
 
     def _notes(self) -> dict[str, Any]:
-        """Return the counts and times that a resumed run restores."""
+        """Return the recorder's counts and times that a resumed run restores."""
         return {
             "measurements": self._capture.state_dict(),
             "spent": self._budget.spent,
@@ -543,7 +543,7 @@ class Recorder:
         self._budget.start(notes["spent"], notes["training"], notes["cost"])
 
     def _write_status(self, state: str) -> None:
-        """Write the status file; disk errors are ignored."""
+        """Let the recorder write its status file; disk errors are ignored."""
         self._about = self._about or {
             "begun": datetime.now(UTC).isoformat(timespec="seconds"),
             "every": f"{self.cadence.amount:g}{self.cadence.unit}",

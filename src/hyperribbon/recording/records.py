@@ -93,7 +93,7 @@ def stored_content(folder: Path, draft: Draft, rows: Mapping[str, np.ndarray]) -
 
 
 def arrays_of(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return the non-scalar arrays; scalars are stored in the record's line."""
+    """Return a record's non-scalar arrays; scalars are stored in its line."""
     return {name: row for name, row in rows.items() if name == "predictions" or row.ndim > 0}
 
 
@@ -127,7 +127,7 @@ def as_record(folder: Path, index: int, content: Mapping[str, Any]) -> Record:
 
 
 def as_table(columns: dict[str, np.ndarray], metrics: Mapping[str, np.ndarray]) -> pd.DataFrame:
-    """Return columns and metrics as a table; vector metrics get one column per entry."""
+    """Return columns and metrics of records as a table; a vector gets one column per entry."""
     import pandas as pd
 
     for name, values in metrics.items():
@@ -200,7 +200,7 @@ class StoredWeights:
 
 
 def check_tensors(argument: str, value: Any) -> Mapping[str, torch.Tensor]:
-    """Check a record's tensors by name."""
+    """Check by name the tensors that a record holds."""
     if not isinstance(value, Mapping) or not all(map(is_tensor, value.values())):
         remedy = "Give model.state_dict()."
         raise ArgumentError(argument, value, "expected tensors by name", remedy)

@@ -26,7 +26,7 @@ class Stateful(Protocol):
     """An object that can resume from a state dict: a module, an optimiser, a scheduler."""
 
     def state_dict(self) -> Any:
-        """Return the state to resume from: tensors and plain values."""
+        """Return a state to resume from: tensors and plain values."""
         ...
 
     def load_state_dict(self, state: Any, /) -> Any:
@@ -35,7 +35,7 @@ class Stateful(Protocol):
 
 
 def pack_parts(parts: Mapping[str, Stateful], notes: Any = None) -> bytes:
-    """Serialize the state of every part and of the global random generators.
+    """Serialize the resume state of every part and of the global random generators.
 
     Raises an ArgumentError where a state holds something other than tensors and plain values.
 
@@ -62,7 +62,7 @@ def find_state(folder: Path, name: str) -> Path | None:
 
 
 def load_parts(folder: Path, name: str, parts: Mapping[str, Stateful]) -> Any:
-    """Restore the state of every part and of the random generators; return the notes.
+    """Restore every part's resume state and the random generators; return the notes.
 
     Returns:
         The notes that were stored with the parts.
@@ -91,7 +91,7 @@ def load_parts(folder: Path, name: str, parts: Mapping[str, Stateful]) -> Any:
 
 
 def read_parts(path: Path) -> dict[str, Any]:
-    """Return what `pack_parts` serialized: parts, random states and notes.
+    """Return a resume state as `pack_parts` serialized it: parts, random states and notes.
 
     Raises:
         ArgumentError: It is damaged, or of another kind.

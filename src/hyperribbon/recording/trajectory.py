@@ -167,12 +167,12 @@ class Trajectory(Result):
 
     @property
     def epochs(self) -> np.ndarray:
-        """Epochs of the records, (T,); NaN where unknown."""
+        """Epochs of the trajectory's records, (T,); NaN where unknown."""
         return np.array([np.nan if r.epoch is None else r.epoch for r in self._records])
 
     @property
     def seconds(self) -> np.ndarray:
-        """Training time at the records, without that of recording, (T,); NaN where unknown."""
+        """Training time at the trajectory's records, without recording, (T,); NaN where unknown."""
         return np.array([np.nan if r.seconds is None else r.seconds for r in self._records])
 
     @validate(
@@ -191,7 +191,7 @@ class Trajectory(Result):
         predictions: torch.Tensor | np.ndarray | None = None,
         metrics: Mapping[str, float | np.ndarray | torch.Tensor] | None = None,
     ) -> Record:
-        """Append a record; when this returns, it is safely on disk.
+        """Append a record to the trajectory; when this returns, it is safely on disk.
 
         Args:
             step: Optimiser steps taken; larger than the last record's.
@@ -207,7 +207,7 @@ class Trajectory(Result):
         return self._records[-1]
 
     def extend(self, drafts: Sequence[Draft]) -> None:
-        """Append several records with a single sync (weights are synced separately).
+        """Append several records to a trajectory with a single sync.
 
         Args:
             drafts: Arguments of `append` for each record, ordered by step.
@@ -234,7 +234,7 @@ class Trajectory(Result):
             raise
 
     def _check_rows(self, draft: Draft, last: int | None) -> dict[str, np.ndarray]:
-        """Return a record's values as arrays after checking that its step increases."""
+        """Return values as arrays after checking that the trajectory's step increases."""
         if last is not None and draft.step <= last:
             remedy = "Steps must increase; use truncate to go back."
             raise ArgumentError("step", draft.step, f"the last record has step {last}", remedy)
@@ -249,7 +249,7 @@ class Trajectory(Result):
 
     @validate(step=checks.number)
     def truncate(self, step: int) -> None:
-        """Delete the records after a step, to resume from there."""
+        """Delete a trajectory's records after a step, to resume from there."""
         count = sum(record.step <= step for record in self._records)
         if count == len(self._records):
             return
@@ -262,7 +262,7 @@ class Trajectory(Result):
         self._shapes = {}
 
     def finish(self, about: Mapping[str, Any] | None = None) -> None:
-        """Write the manifest, by which `hyperribbon check` verifies every byte.
+        """Write the trajectory's manifest, by which `hyperribbon check` verifies every byte.
 
         Appending to the trajectory removes it; finish again afterwards.
 
@@ -294,7 +294,7 @@ class Trajectory(Result):
 
     @validate()
     def weight_vector(self, index: int, params: ParameterFilter = None) -> torch.Tensor:
-        """Return the weights of a record as one flat vector, in the order of `weight_names`."""
+        """Return a trajectory's weights at a record as one flat vector."""
         import torch
 
         state = self.weights(index)
@@ -321,12 +321,12 @@ class Trajectory(Result):
 
     @property
     def has_probabilities(self) -> bool:
-        """Whether predictions are class probabilities rather than other model outputs."""
+        """Whether a trajectory's predictions are class probabilities or other outputs."""
         return self.about.get("predictions") != "outputs"
 
     @validate(allow_nan=True)
     def predictions(self, index: int | slice = slice(None)) -> np.ndarray:
-        """Return the stored predictions of one record, or (T, ...) of several."""
+        """Return the trajectory's predictions of one record, or (T, ...) of several."""
         if not isinstance(index, slice):
             index = self._check_index(index)
         rows = [r.index for r in np.atleast_1d(np.array(self._records, dtype=object)[index])]
@@ -340,7 +340,7 @@ class Trajectory(Result):
 
     @validate(allow_nan=True, name=checks.text)
     def metric(self, name: str) -> np.ndarray:
-        """Return a metric at all records, (T,) or (T, ...); NaN where it was not measured."""
+        """Return a metric along the trajectory, (T,) or (T, ...); NaN where not measured."""
         present = [record.index for record in self._records if name in record.metrics]
         if not present:
             known = sorted(self.metric_names())
@@ -353,7 +353,7 @@ class Trajectory(Result):
         return values
 
     def metrics(self) -> pd.DataFrame:
-        """Return step, epoch and every metric as a table; NaN where one was not measured.
+        """Return step, epoch and every metric of the trajectory as a table; NaN where missing.
 
         A vector-valued metric, such as eigenvalues, has one column for each of its first 50
         entries: "hessian.eigenvalues.1", "hessian.eigenvalues.2", ….
@@ -366,12 +366,12 @@ class Trajectory(Result):
         return list(dict.fromkeys(name for record in self._records for name in record.metrics))
 
     def to_frame(self) -> pd.DataFrame:
-        """Return step, epoch and every metric, as `metrics` does, one row per record."""
+        """Return the trajectory as `metrics` does, one row per record."""
         return self.metrics()
 
     @validate(name=checks.text)
     def plot(self, name: str | None = None, ax: Axes | None = None) -> Axes:  # type: ignore[override]
-        """Draw a metric over training, with its limit if recorded, and return the axes.
+        """Draw a metric along the trajectory, with its limit if recorded; return the axes.
 
         `trajectory.plot("sharpness")` draws the sharpness and the largest curvature at which the
         optimiser's step is stable (2/η without momentum), for the learning rate at each record.
@@ -405,7 +405,7 @@ class Trajectory(Result):
         return int(index)
 
     def _writable_log(self) -> RecordLog:
-        """Return the record log for writing: without leftovers of killed writers."""
+        """Return a trajectory's record log for writing, without leftovers of killed writers."""
         if self._log is None:
             reason = "a folder of checkpoints is read-only"
             remedy = "Create a trajectory with Trajectory.create."

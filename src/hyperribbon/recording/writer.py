@@ -54,7 +54,7 @@ class BackgroundWriter(Generic[T]):
         self._pool.submit(self._drain)
 
     def results(self, *, wait: bool) -> list[tuple[list[T], Exception | None]]:
-        """Return the items written since the last call and the errors, if any.
+        """Return what the writer has written since the last call, and the errors, if any.
 
         Args:
             wait: Whether to wait until no item is pending.
@@ -125,7 +125,7 @@ class RecordWriter:
         self._writer: BackgroundWriter[PendingRecord] | None = None
 
     def start(self, about: dict[str, Any]) -> None:
-        """Reread the folder and start writing records described by `about`."""
+        """Reread the folder and start the writer of records described by `about`."""
         self.trajectory = Trajectory.create(self.folder, about=about)
         stored_path(self.folder, "state/initial")  # old states are removed there, not elsewhere
         self._writer = BackgroundWriter(self._write)
@@ -136,7 +136,7 @@ class RecordWriter:
         self._writer.put(record, record.array_bytes + len(record.state or b""))
 
     def results(self, *, wait: bool) -> list[tuple[list[PendingRecord], Exception | None]]:
-        """Return the results of writes since the last call, optionally after waiting for all."""
+        """Return the writer's results since the last call, optionally after waiting for all."""
         return [] if self._writer is None else self._writer.results(wait=wait)
 
     def close(self) -> None:
@@ -152,11 +152,11 @@ class RecordWriter:
 
     @property
     def written(self) -> int | None:
-        """Last step up to which all records are safely on disk; None before the first."""
+        """Last step up to which the writer has all records on disk; None before the first."""
         return self.trajectory[-1].step if len(self.trajectory) else None
 
     def newest_state(self) -> int:
-        """Return the step of the newest record that the run can resume from.
+        """Return the newest step whose resume state the writer has on disk.
 
         A run killed while writing several may leave the last ones without a state.
         """
@@ -164,7 +164,7 @@ class RecordWriter:
         return next((s for s in reversed(steps) if find_state(self.folder, f"step-{s}")), steps[-1])
 
     def _write(self, batch: list[PendingRecord]) -> None:
-        """Write records to disk in the writer thread: all, or the first ones that fit.
+        """Write records in the writer thread: all, or the first ones that fit on disk.
 
         If none were kept, a later and smaller batch could fit and would follow a gap.
 
@@ -182,7 +182,7 @@ class RecordWriter:
                     self._write_together([record])
 
     def _write_together(self, batch: list[PendingRecord]) -> None:
-        """Write records to disk with one state, that of the last."""
+        """Write records in the writer thread with one state, that of the last."""
         last, current = batch[-1], None
         if last.state is not None:
             current = save_state(self.folder, f"step-{last.draft.step}", last.state)

@@ -50,16 +50,16 @@ class BatchSharpness(Result, plot="plot_batch_sharpness"):
 
     @property
     def mean(self) -> float:
-        """Mean sharpness over the mini-batches."""
+        """Mean of the sharpness taken batch by batch."""
         return float(self.values.mean())
 
     @property
     def stderr(self) -> float:
-        """Standard error of the mean over the mini-batches."""
+        """Standard error of the mean of the sharpness taken batch by batch."""
         return float(self.values.std(ddof=1) / len(self.values) ** 0.5)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the sharpness and its residual, one row per mini-batch."""
+        """Return the sharpness batch by batch with its residual, one row each."""
         return frame({"sharpness": self.values, "residual": self.residuals}, "batch")
 
     def _headline(self) -> str:
@@ -91,7 +91,7 @@ class LayerCurvature(Result, plot="plot_layer_curvature"):
     stderrs: Float[np.ndarray, "L"]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return parameters, trace and eigenvalues, one row per layer."""
+        """Return curvature layer by layer: parameters, trace and eigenvalues, one row each."""
         own = {"layer": list(self.layers), "parameters": self.parameters.astype(int)}
         own |= {"trace": self.traces, "trace_stderr": self.stderrs}
         each = {f"eigenvalue {i + 1}": c for i, c in enumerate(self.eigenvalues.T)}

@@ -187,7 +187,7 @@ def eigsh(
 def _cheapest(
     products: Products, k: int, tol: float, memory: float | None, eigenvectors: bool
 ) -> str:
-    """Return the method of the best plan; with several processes, of rank 0's."""
+    """Return the eigensolver of the best plan; with several processes, of rank 0's."""
     getattr(products.op, "gram_size", None)  # counted by all ranks together, before they plan
     with products.processes.together("the planning of a spectrum"):
         best = plan(products.op, k, memory=memory, eigenvectors=eigenvectors, tol=tol).best
@@ -197,7 +197,7 @@ def _cheapest(
 def _check_room(
     products: Products, k: int, memory: float | None, method: str, eigenvectors: bool
 ) -> None:
-    """Raise where a route that was asked for does not fit into the memory that was given."""
+    """Raise where the eigensolver asked for does not fit into the memory that was given."""
     if memory is None:
         return
     getattr(products.op, "gram_size", None)  # counted by all ranks together, before they plan
@@ -245,7 +245,7 @@ def _dense(
 def _matrix_errors(
     products: Products, matrix: torch.Tensor, audit: Audit, norm: float, seed: int
 ) -> tuple[float, float]:
-    """Return what rounding may hide from residuals of a matrix that was written out, and of ‖A‖.
+    """Return rounding for an eigensolver of a written-out matrix: of residuals, and of ‖A‖.
 
     A random vector ω has E‖Eω‖² = ‖E‖² (Frobenius) for the error E of the matrix, which moves no
     eigenvalue by more than that.
@@ -263,14 +263,14 @@ def _matrix_errors(
 
 
 def products_limit(k: int) -> int:
-    """Return the products after which Lanczos gives up when no limit is set."""
+    """Return the products after which the eigensolver gives up when no limit is set."""
     return 1000 + 100 * k
 
 
 def as_spectrum(
     products: Products, pairs: Pairs, is_full: bool, eigenvectors: bool | str
 ) -> Spectrum:
-    """Return Ritz pairs of Lanczos as a spectrum, in descending order."""
+    """Return what an eigensolver found, Ritz pairs in descending order, as a spectrum."""
     shown = pairs.bounds.isfinite()
     converged = pairs.converged & shown if is_full else pairs.converged
     values = pairs.values.flip(0).to(products.device, products.dtype)
@@ -289,7 +289,7 @@ def as_spectrum(
 
 
 def _as_columns(rows: torch.Tensor) -> torch.Tensor:
-    """Return rows (k, P) as columns (P, k) in reverse order, with no further copy of them."""
+    """Return an eigensolver's rows (k, P) as columns (P, k) in reverse, without a further copy."""
     columns = rows.new_empty(rows.shape[1], len(rows))
     for position, row in enumerate(rows):
         columns[:, len(rows) - 1 - position] = row
@@ -306,7 +306,7 @@ def _capacity(products: Products, k: int, basis: int) -> int:
 
 
 def _start_rows(v0: Spectrum | torch.Tensor | np.ndarray, products: Products) -> torch.Tensor:
-    """Return a warm start as rows (b, P)."""
+    """Return an eigensolver's warm start as rows (b, P)."""
     given = v0.eigenvectors if isinstance(v0, Spectrum) else v0
     if given is None:
         raise ArgumentError(

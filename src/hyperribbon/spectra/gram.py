@@ -86,7 +86,7 @@ def gram_spectrum(
 def _lift(
     products: Products, U: torch.Tensor, nonzero: torch.Tensor, missing: int, seed: int
 ) -> torch.Tensor:
-    """Return the unit vectors Fᵀu/√λ, and `missing` directions orthogonal to all of them."""
+    """Return the Gram eigenvectors lifted, Fᵀu/√λ, and `missing` directions orthogonal to them."""
     chosen = U if missing else U[:, nonzero]
     lifted = tensor_of(products.op.lift(chosen.to(products.dtype))).to(products.dtype)
     lifted = lifted / torch.linalg.vector_norm(lifted, dim=0)

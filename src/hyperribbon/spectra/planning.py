@@ -176,7 +176,7 @@ def plan(
 
 
 def lanczos_capacity(products: Products, k: int, available: int) -> int:
-    """Return how many basis vectors to keep: no restart where half the memory allows that.
+    """Return how many basis vectors to plan for: no restart where half the memory allows that.
 
     Where half of it is short of eight vectors more than k, all of it is used, for k + 2 at the
     least.
@@ -196,7 +196,7 @@ def lanczos_capacity(products: Products, k: int, available: int) -> int:
 
 
 def affordable_vectors(products: Products, memory: float | None, least: int) -> int:
-    """Return how many vectors of P numbers fit beside a product, on the rank with the least room.
+    """Return how many vectors of P numbers can be planned beside a product, on the worst rank.
 
     Args:
         products: The operator.
@@ -224,7 +224,7 @@ def affordable_vectors(products: Products, memory: float | None, least: int) -> 
 
 
 def agreed_capacity(products: Products, k: int) -> int:
-    """Return the basis vectors to keep for the memory that is free, on the rank with the least."""
+    """Return the basis vectors planned for the free memory, on the rank with the least."""
     capacity = lanczos_capacity(products, k, free_memory(products.device))
     return -int(products.processes.largest(-capacity))
 
@@ -238,7 +238,7 @@ def lanczos_route(
     storage: str = "auto",
     basis: int | None = None,
 ) -> Route:
-    """Return the best Lanczos route with a storage, or the best of all.
+    """Return the best planned Lanczos route with a storage, or the best of all.
 
     Args:
         products: The operator.
@@ -367,7 +367,7 @@ def _nothing_fits(
 
 
 def _does_not_keep(memory: float, least: Route) -> ArgumentError:
-    """Return the error of the Lanczos route that takes the least, where that is too much."""
+    """Return the error of a plan whose cheapest Lanczos route takes too much memory."""
     taken = f"{least.name} with a basis of {least.basis} vectors takes"
     fewer = "ask for fewer pairs, or restrict the operator with params= or mask=."
     if least.memory > memory:

@@ -40,18 +40,18 @@ def product_seconds(products: Products, rate: float) -> float:
 
 
 def gigabytes(count: float) -> str:
-    """Return a cost in bytes as text."""
+    """Return a product's cost in bytes as text."""
     return f"{count / 1e9:.2f} GB" if count >= 1e7 else f"{count / 1e6:.2f} MB"
 
 
 def speed(products: Products) -> float:
-    """Return the speed for product costs: operations per second of the operator's device."""
+    """Return operations per second of the operator's device, by which products cost time."""
     return _operations_per_second(products.device.type, products.dtype)
 
 
 @lru_cache
 def _operations_per_second(device: str, dtype: torch.dtype) -> float:
-    """Measure, once, how fast a device multiplies matrices."""
+    """Measure how fast a device multiplies matrices, once, to cost products."""
     a = torch.ones(512, 512, dtype=dtype, device=device)
     best = float("inf")
     for _ in range(3):

@@ -87,16 +87,16 @@ class Products:
 
     @property
     def asymmetry_limit(self) -> float:
-        """How far |xᵀAy − yᵀAx| may rise by the rounding of products, relative to ‖A‖."""
+        """How far rounding of products may raise |xᵀAy − yᵀAx|, relative to ‖A‖."""
         return asymmetry_limit(self._input_dtype)
 
     @property
     def is_explicit(self) -> bool:
-        """Whether the operator is a matrix that is written out already."""
+        """Whether products are with a matrix that is written out already."""
         return isinstance(self.op, np.ndarray | torch.Tensor)
 
     def __call__(self, block: torch.Tensor) -> torch.Tensor:
-        """Return A @ block for a vector (P,) or a block (P, b).
+        """Return the product A @ block for a vector (P,) or a block (P, b).
 
         Raises:
             ArgumentError: The product holds NaN or infinity.
@@ -109,7 +109,7 @@ class Products:
         return product
 
     def images(self, parts: torch.Tensor) -> Float[torch.Tensor, "b part"]:
-        """Return parts (b, ·) of A v, from those of the vectors v, as rows."""
+        """Return this rank's parts (b, ·) of products A v, from those of the vectors v, as rows."""
         if not self.is_parted:
             return self(parts[0]).unsqueeze(0) if len(parts) == 1 else self(parts.T).T
         self._stop_if_asked()
@@ -118,7 +118,7 @@ class Products:
         return self.op.multiply_rows(block).detach().to(self.dtype).T
 
     def random_part(self, generator: torch.Generator) -> Float[torch.Tensor, "1 part"]:
-        """Return this rank's part (1, ·) of a random vector, the same one on all ranks."""
+        """Return this rank's part (1, ·) of a random vector to multiply, one for all ranks."""
         row = torch.randn(1, self.size, generator=generator, dtype=self.dtype, device="cpu")
         return self.part(row).to(self.device)
 
@@ -137,7 +137,7 @@ class Products:
         return self.processes.sum(inner) if self.is_parted else inner
 
     def norms(self, parts: torch.Tensor) -> Float[torch.Tensor, "b"]:
-        """Return the norms (b,) of vectors, summed in float64: in float32 long ones are off."""
+        """Return the norms (b,) of vectors of products, summed in float64."""
         whole = parts.shape[1] // _CHUNK * _CHUNK
         chunks, rest = parts[:, :whole].unflatten(1, (-1, _CHUNK)), parts[:, whole:]
         squares = torch.linalg.vector_norm(chunks, dim=2).double().square().sum(1)
@@ -151,7 +151,7 @@ class Products:
     def eigh(
         self, matrix: torch.Tensor
     ) -> tuple[Float[torch.Tensor, "m"], Float[torch.Tensor, "m m"]]:
-        """Return eigenvalues and eigenvectors of a small matrix, the same on all ranks."""
+        """Return the small matrix's eigenpairs, made from products, the same on all ranks."""
         values, vectors = torch.linalg.eigh(matrix)
         values, vectors = self.processes.agree(values, vectors)
         return values, vectors
@@ -171,7 +171,7 @@ class Products:
         return ArgumentError("op", type(self.op).__name__, reason, remedy)
 
     def dense(self) -> Float[torch.Tensor, "P P"]:
-        """Return the matrix in float64, from products with the identity when not written out.
+        """Return the matrix in float64 from products with the identity, or as written out.
 
         Raises:
             ArgumentError: The matrix is not symmetric, or holds NaN.
@@ -193,7 +193,7 @@ class Products:
         return (matrix + matrix.T) / 2
 
     def columns(self, count: int = 64) -> Iterator[tuple[slice, torch.Tensor]]:
-        """Yield the columns of the matrix, so many at once, each time with their places."""
+        """Yield the columns of the matrix from products, so many at once, with their places."""
         for start in range(0, self.size, count):
             some = slice(start, min(start + count, self.size))
             unit = torch.zeros(self.size, some.stop - start, dtype=self.dtype, device=self.device)
@@ -207,13 +207,13 @@ class Products:
 
 
 def asymmetry_limit(dtype: torch.dtype) -> float:
-    """Return how far |xᵀAy − yᵀAx| may rise by rounding, relative to ‖A‖."""
+    """Return how far rounding of a product may raise |xᵀAy − yᵀAx|, relative to ‖A‖."""
     known = {torch.float64: 1e-7, torch.float32: 2e-3}
     return known.get(dtype, 20 * torch.finfo(dtype).eps)
 
 
 def asymmetry_error(op: Any, gap: float) -> ArgumentError:
-    """Return the error for an operator that is not symmetric."""
+    """Return the error for an operator whose products are not symmetric."""
     reason = f"it is not symmetric: xᵀAy and yᵀAx differ by {gap:.1e} of its norm"
     remedy = (
         "Give a symmetric operator; symmetrise a matrix with (A + A.T) / 2. A model whose output "
@@ -225,7 +225,7 @@ def asymmetry_error(op: Any, gap: float) -> ArgumentError:
 
 
 def _float_dtype(given: Any) -> torch.dtype:
-    """Return the torch precision an operator works in; whole numbers count as float64."""
+    """Return the precision of an operator's products; whole numbers count as float64."""
     if given is None:
         return torch.float64
     if isinstance(given, torch.dtype):

@@ -22,7 +22,7 @@ def is_near_rounding(products: Products, tol: float) -> bool:
 
 
 def random_signs(count: int) -> torch.Tensor:
-    """Return random signs (count,) for the `Audit` of an operator's rounding."""
+    """Return random signs (count,) for the `Audit` of rounding."""
     bits = torch.randint(0, 2, (count,), generator=torch_generator(0, "audit"), device="cpu")
     return (2 * bits - 1).double()
 
@@ -95,7 +95,7 @@ def wide(device: torch.device) -> torch.dtype:
 
 
 def precise_images(products: Products, parts: torch.Tensor) -> torch.Tensor:
-    """Return parts (b, ·) of A v, from those of v as rows, in the highest precision there is.
+    """Return A v in the highest precision, to see the rounding of parts (b, ·) as rows.
 
     That is float64 for matrices, for numpy operators that take float64 vectors, and for operators
     whose `in_precision(torch.float64)` returns them in it. Others multiply in their own.
@@ -114,7 +114,7 @@ def precise_images(products: Products, parts: torch.Tensor) -> torch.Tensor:
 
 
 def in_float64(products: Products) -> Any:
-    """Return what multiplies as the operator does, in float64; None where there is nothing."""
+    """Return the operator in float64, to see its rounding; None where there is nothing."""
     op = products.op
     if products.dtype == torch.float64 or wide(products.device) != torch.float64:
         return None

@@ -33,7 +33,7 @@ class Alignment(Result):
     chance: float
 
     def to_frame(self) -> pd.DataFrame:
-        """Return cosine and principal angle in radians, one row per pair of directions."""
+        """Return the angles between two subspaces, one row per pair of directions."""
         return frame({"cosine": self.cosines, "angle": self.angles}, "direction")
 
     def _headline(self) -> str:
@@ -47,7 +47,7 @@ class Alignment(Result):
 
     @property
     def overlap(self) -> float:
-        """Mean squared cosine: 1 when one subspace lies in the other, 0 when orthogonal."""
+        """Mean squared cosine of two subspaces: 1 when one lies in the other, 0 when orthogonal."""
         return float((self.cosines**2).mean())
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @validate(weights=checks.row)
 def effective_rank(weights: torch.Tensor | np.ndarray) -> float:
-    """Return exp(−Σ pᵢ ln pᵢ) with pᵢ = |wᵢ| / Σ|w|: the number of weights that share evenly.
+    """Return exp(−Σ pᵢ ln pᵢ) with pᵢ = |wᵢ| / Σ|w| to sum a spectrum up by one number.
 
     Of eigenvalues it is the effective rank of Roy and Vetterli (2007); of the squared components
     of a vector, the number of coordinates it spreads over.
@@ -49,35 +49,35 @@ class Summary(Result):
     trace: float
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the eigenvalues and the share of the leading ones in the trace."""
+        """Return the eigenvalues summed up and the share of the leading ones in the trace."""
         share = np.cumsum(self.eigenvalues) / (self.trace or np.nan)
         return frame({"eigenvalue": self.eigenvalues, "trace_ratio": share}, "number")
 
     def trace_ratio(self, k: int) -> float:
-        """Return Σ_{i≤k} λᵢ / tr A, the part of the trace in the k leading eigenvalues."""
+        """Return Σ_{i≤k} λᵢ / tr A, a spectrum summed up by its k leading eigenvalues."""
         check_positive_int("k", k, maximum=len(self.eigenvalues))
         return float(self.eigenvalues[:k].sum() / self.trace) if self.trace else float("nan")
 
     @property
     def effective_rank(self) -> float:
-        """Effective rank of the spectrum: exp(−Σ pᵢ ln pᵢ), pᵢ = |λᵢ| / Σ|λ|."""
+        """Effective rank of the spectrum summarised: exp(−Σ pᵢ ln pᵢ), pᵢ = |λᵢ| / Σ|λ|."""
         return effective_rank(self.eigenvalues)
 
     @property
     def participation_ratio(self) -> float:
-        """(Σλ)² / Σλ²: the number of equal eigenvalues with the same trace and norm."""
+        """(Σλ)² / Σλ² of a summary: as many equal eigenvalues have this trace and norm."""
         squares = float((self.eigenvalues**2).sum())
         return float(self.eigenvalues.sum() ** 2 / squares) if squares else 0.0
 
     @property
     def stable_rank(self) -> float:
-        """Stable rank of the spectrum: Σλ² / max λ² = ‖A‖_F² / ‖A‖²."""
+        """Stable rank in a summary of a spectrum: Σλ² / max λ² = ‖A‖_F² / ‖A‖²."""
         top = float(self.eigenvalues[0] ** 2)
         return float((self.eigenvalues**2).sum()) / top if top else 0.0
 
     @property
     def slope(self) -> float:
-        """The rate c of the least-squares fit ln λᵢ ≈ a − c·i to the positive eigenvalues.
+        """The rate c in a summary of ln λᵢ ≈ a − c·i, by least squares over positive eigenvalues.
 
         Eigenvalues below 1e-12 of the largest are rounding and are left out; nan with fewer than
         two. A sloppy spectrum, even on a logarithmic scale, has c well above zero.
@@ -88,7 +88,7 @@ class Summary(Result):
         return float(np.polyfit(np.arange(len(positive)), np.log(positive), 1)[0])
 
     def dimensions(self, fraction: float = 0.95) -> int:
-        """Return the least d with Σ_{i≤d} |λᵢ| ≥ fraction · Σ|λ|."""
+        """Return in a summary the least d with Σ_{i≤d} |λᵢ| ≥ fraction · Σ|λ|."""
         check_fraction("fraction", fraction)
         cumulative = np.cumsum(np.abs(self.eigenvalues))
         threshold: float = fraction * cumulative[-1] * (1 - 1e-12)

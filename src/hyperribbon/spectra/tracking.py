@@ -84,7 +84,7 @@ class Tracker:
         return self._vectors is None or self.calls % _LOOK == 0
 
     def __call__(self, item: Any) -> Spectrum:
-        """Return the k eigenpairs of the next operator.
+        """Return the k eigenpairs of the next operator that is tracked.
 
         Raises an ArgumentError when it is not of the size of the one before it.
 
@@ -112,7 +112,7 @@ class Tracker:
             setattr(self, name, state[name])
 
     def _look(self, op: Any) -> Spectrum:
-        """Return an operator's spectrum from a cold start."""
+        """Return a tracked operator's spectrum from a cold start."""
         self._guard, self._room = None, 0.0
         seed = derive_seed(self.seed, "look", self.calls) if self.calls else self.seed
         return eigsh(op, self.k, self.which, self.tol, "lanczos", certificate="full", seed=seed)
@@ -162,7 +162,7 @@ class Tracker:
         return as_spectrum(products, search.pairs(shown), False, True)
 
     def _twins(self) -> torch.Tensor:
-        """Return which (k,) of the last eigenvalues equal the one before: a chain sees one copy."""
+        """Return which (k,) tracked eigenvalues equal the one before: a chain sees one copy."""
         values = self._values
         near = tolerances(values, float(values.abs().max()), self.tol)
         first = torch.zeros(1, dtype=torch.bool, device=values.device)
@@ -171,13 +171,13 @@ class Tracker:
     def _drift(
         self, search: Search, rows: torch.Tensor, values: torch.Tensor, start: torch.Tensor
     ) -> float:
-        """Return the part of a start's image that the eigenpairs it is made of do not explain."""
+        """Return the part of the tracked start's image that the old eigenpairs do not explain."""
         scale = search.basis.products.norms(start).to(rows)
         image = search.basis.image(search.basis.size - 1)
         return float(search.basis.products.norms(image - values.unsqueeze(0) @ rows / scale))
 
     def _look_ahead(self, search: Search, drift: float | None) -> None:
-        """Keep what may be wanted next, and what is left of the gap to it.
+        """Keep for the next call of the tracker what may be wanted, and the gap to it.
 
         Args:
             search: A search that is over.

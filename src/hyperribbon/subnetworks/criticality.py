@@ -71,7 +71,7 @@ class Criticality(Result, plot="plot_criticality"):
     layers: tuple[LayerCriticality, ...]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the effect of resetting and of redrawing, one row per layer."""
+        """Return how critical each layer is: the effect of resetting and of redrawing it."""
         import pandas as pd
 
         return pd.DataFrame([vars(layer) for layer in self.layers])
@@ -154,7 +154,7 @@ def layer_criticality(
         return torch.as_tensor(values, device=before.device)
 
     def measure(changed: State) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the metric with the better normalisation statistics, and with stored ones."""
+        """Return the metric of a reset layer by the better normalisation statistics, and stored."""
         stored = piece(changed, dict)
         return (better(stored, piece(changed, reestimate)) if reestimate else stored), stored
 
@@ -198,7 +198,7 @@ def _samples(measured: torch.Tensor | float) -> torch.Tensor:
 
 
 def _mean(samples: torch.Tensor) -> tuple[float, float]:
-    """Return mean and standard error; a single number has error 0."""
+    """Return the mean effect on a layer and its standard error; 0 for a single number."""
     size = len(samples)
     stderr = float(samples.std() / size**0.5) if size > 1 else 0.0
     return float(samples.mean()), stderr

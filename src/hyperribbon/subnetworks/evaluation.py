@@ -111,16 +111,16 @@ class StateMetric:
         self._statistics = Statistics(model, given, Objective(None, forward).outputs)
 
     def __call__(self, state: State) -> torch.Tensor:
-        """Return the scores (n,) of the state as it is."""
+        """Evaluate the scores (n,) of the state as it is."""
         return self.evaluator([state_of("state", state)], together=1)[0]
 
     def reestimate(self, state: State) -> dict[str, torch.Tensor]:
-        """Return the state with normalisation statistics of its own weights (see `Statistics`)."""
+        """Return a state to evaluate with normalisation statistics of its own weights."""
         return self._statistics(state_of("state", state))
 
     @property
     def is_normalised(self) -> bool:
-        """Whether the model has layers with running statistics."""
+        """Whether the evaluated model has layers with running statistics."""
         return bool(self._statistics)
 
 
@@ -144,7 +144,7 @@ class Evaluator:
         self._function = at_weights(self._network, self._call)
 
     def __call__(self, states: Sequence[State], together: int | None = None) -> torch.Tensor:
-        """Return the metric of many states on every sample, (states, samples)."""
+        """Evaluate many states on every sample: return the metric (states, samples)."""
         if not states:
             raise ArgumentError("states", states, "no states to evaluate", "Give states.")
         plain = _tensors_of(self._network, states)
@@ -163,7 +163,7 @@ class Evaluator:
         return torch.cat(rows) / sizes.mean()
 
     def _find_labels(self) -> None:
-        """Find the class axis, and how a model with its own loss aligns its labels."""
+        """Find along which axis classes are evaluated, and how a model aligns its labels."""
         batch, loss = next(pieces(self._network, self.source, 2)), None
         with torch.no_grad():
             outputs, targets = (
@@ -232,7 +232,7 @@ class Evaluator:
         return outputs, aside[0]
 
     def _bytes_per_state(self, state: State) -> int:
-        """Return the estimated memory per state: weights and activations."""
+        """Return the estimated memory per evaluated state: weights and activations."""
         weights = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
         inputs = tensors(split(self.source.some(1))[0])[0]
         rows = min(_ROWS, self.source.total or _ROWS)
@@ -243,7 +243,7 @@ class Evaluator:
 
 @contextmanager
 def _vectorisable_attention() -> Iterator[None]:
-    """Use the plain attention kernel: the fused ones have no batching rule."""
+    """Evaluate attention by its plain kernel: the fused ones have no batching rule."""
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

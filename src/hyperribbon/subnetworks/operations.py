@@ -100,7 +100,7 @@ def rerandomize(
 def redraw(
     initializer: Initializer, *, seed: int = 0, names: list[str] | None = None
 ) -> dict[str, torch.Tensor]:
-    """Return a newly drawn initial state; see `rerandomize` for what `initializer` may be.
+    """Return a newly drawn initial state, for operations on sub-networks.
 
     Args:
         initializer: Function, module or initial state.
@@ -128,7 +128,7 @@ def redraw(
 
 
 def _check_finite(argument: str, state: State, mask: Mask) -> None:
-    """Raise if a parameter that the mask selects from is not finite."""
+    """Raise if a parameter on which an operation acts is not finite."""
     check_mask(mask, state, "state")
     for name in mask:
         check_finite(f"{argument}[{name!r}]", state[name])

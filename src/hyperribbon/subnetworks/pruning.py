@@ -165,7 +165,7 @@ class Prunable(Result, plot="plot_prunable"):
         return Summary("\n".join(sentences))
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the curve, one row per fraction that was measured."""
+        """Return the pruning curve, one row per fraction that was measured."""
         return frame(
             {
                 "fraction": self.fractions,
@@ -182,7 +182,7 @@ class Prunable(Result, plot="plot_prunable"):
         return pd.DataFrame([vars(layer) for layer in self.layers])
 
     def _repr_html_(self) -> str:
-        """Show the answer, the curve and the layers, in a notebook."""
+        """Show how much can be pruned, the curve and the layers, in a notebook."""
         picture = html.picture(cast("Figure", self.plot().figure), "Prunable")
         title = f"{self.fraction:.1%} of the {self.unit} can be zero"
         layers = html.details("layers", html.frame(self.layer_frame(), 12, 200))
@@ -244,7 +244,7 @@ def prunable(
     folder: str | Path | None = None,
     seed: int = 0,
 ) -> Prunable:
-    r"""Find how many of a network's weights can be zero, without retraining.
+    r"""Find how much of a network can be pruned, without retraining.
 
     The smallest weights are set to zero, a growing fraction f of them. With the metric $m_i(f)$ of
     sample i, the answer is the largest f up to which the mean drop is within the tolerance,
@@ -357,7 +357,7 @@ def find_prunable(
     unit: str = "weights",
     seed: int = 0,
 ) -> Prunable:
-    """Find the largest fraction within a tolerance, see `prunable`.
+    """Find the largest fraction that can be pruned within a tolerance.
 
     Args:
         scores: Gives the metric (n,) of a state's samples; for "loss" the losses, for all others
@@ -443,22 +443,22 @@ class _Curve:
             self._at(fraction)
 
     def drops(self, fraction: float) -> np.ndarray:
-        """Return how much worse each sample is, (n,)."""
+        """Return by how much pruning makes each sample worse, (n,)."""
         return self.worse(self._at(fraction))
 
     def worse(self, values: np.ndarray) -> np.ndarray:
-        """Return how much worse each sample is than in the whole network, (n,)."""
+        """Return how much worse each sample is when pruned than in the whole network, (n,)."""
         return values - self.baseline if self._is_loss else self.baseline - values
 
     def excess(self, fraction: float) -> np.ndarray:
-        """Return the drops minus what is allowed, (n,)."""
+        """Return pruning's drops minus what is allowed, (n,)."""
         if not self._is_loss:
             return self.drops(fraction) - self._tolerance
         scale = np.sign(self.baseline.mean()) * self._tolerance
         return self.drops(fraction) - scale * self.baseline
 
     def best(self, state: State) -> tuple[State, np.ndarray, np.ndarray, np.ndarray]:
-        """Choose the normalisation statistics, stored or re-estimated, that suit a state better.
+        """Choose the normalisation statistics, stored or re-estimated, that suit a pruned state.
 
         Returns:
             The state with them, its metric (n,), and the metric with stored and re-estimated ones.
@@ -474,7 +474,7 @@ class _Curve:
         return state, stored, stored, renewed
 
     def last(self, holds: Callable[[float], bool]) -> float:
-        """Return the largest fraction before the first one at which something does not hold."""
+        """Return the largest pruned fraction before the first at which something does not hold."""
         failing = next((f for f in _GRID if not holds(f)), None)
         if failing is None:
             return 1.0
@@ -518,7 +518,7 @@ class _Decision:
         return int(mean - high * error > 0) - int(mean - low * error < 0)
 
     def _studentised(self, values: np.ndarray) -> np.ndarray:
-        """Return (mean* − mean)/stderr* of resamplings; the same ones in every call."""
+        """Return (mean* − mean)/stderr* of resampled drops by pruning, equal in every call."""
         generator = numpy_generator(self._seed, "paired bootstrap")
         count, found = len(values), []
         for rows in np.array_split(np.arange(_RESAMPLINGS), 1 + _RESAMPLINGS * count // _ENTRIES):

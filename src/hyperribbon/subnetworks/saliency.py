@@ -98,6 +98,6 @@ SALIENCIES = {
 
 
 def _risk(model: nn.Module, loss: Loss, data: Data) -> Risk:
-    """Return the loss as a function of all parameters, including frozen ones."""
+    """Return the loss for a saliency, as a function of all parameters, frozen ones too."""
     names = [name for name, _ in torch_module("model", model).named_parameters()]
     return Risk(model, loss, data, params=names)

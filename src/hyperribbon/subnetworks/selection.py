@@ -60,7 +60,7 @@ class Ranking:
         return sum(len(order) for _, order in self.groups)
 
     def select(self, fraction: float) -> Mask:
-        """Return the first `fraction` of every scope group."""
+        """Return the selection of the first `fraction` of every scope group."""
         check_fraction("fraction", fraction)
         entries = {}
         for names, order in self.groups:
@@ -72,7 +72,7 @@ class Ranking:
         return Mask({name: entries[name] for name in self.scores})
 
     def between(self, low: float, high: float) -> Mask:
-        """Return the entries with low ≤ score ≤ high, as in Algorithm 1 of [subnetworks]."""
+        """Return the selection low ≤ score ≤ high, as in Algorithm 1 of [subnetworks]."""
         for name, value in (("low", low), ("high", high)):
             if math.isnan(as_number(name, value)):
                 raise ArgumentError(name, value, "it is not a number", "Give a threshold.")

@@ -48,11 +48,11 @@ class UnitRanking:
 
     @property
     def size(self) -> int:
-        """Number of channels, neurons or heads that are ranked."""
+        """Number of ranked channels, neurons or heads by which a network can shrink."""
         return len(self.order)
 
     def select(self, fraction: float, of: str = "units") -> Mask:
-        """Return the entries of the first units.
+        """Return the entries of the first units to shrink by.
 
         Args:
             fraction: Share of the units; or, with of="parameters" or "file", the share of the
@@ -77,7 +77,7 @@ class UnitRanking:
         return self.units.mask(self.model, self.order[: min(count, most)])
 
     def _left(self, of: str) -> Callable[[int], int]:
-        """Return the function: number of units removed -> parameters, or bytes of the file."""
+        """Return the function: units removed -> what shrinking leaves, parameters or file bytes."""
         if of == "parameters":
             tensors, fixed = dict(self.model.named_parameters()), 0
             sizes = dict.fromkeys(tensors, 1)
@@ -151,7 +151,7 @@ def shrink(model: nn.Module, mask: Mask | State, inputs: Any = None) -> nn.Modul
 
 
 def _sparing(units: Units, dead: set[int]) -> set[int]:
-    """Return the dead units but one of each axis that would lose all."""
+    """Return the dead units to shrink by, but one of each axis that would lose all."""
     for axis in units.axes:
         present = set(axis.labels.tolist())
         if present and 0 not in present and present <= dead:
@@ -196,7 +196,7 @@ def _retie(model: nn.Module, result: nn.Module) -> None:
 
 
 def _describe(layer: nn.Module) -> None:
-    """Let a layer's sizes be those of its tensors."""
+    """Let a shrunken layer's sizes be those of its tensors."""
     weight: Any = getattr(layer, "weight", None)
     if isinstance(layer, nn.Linear):
         layer.out_features, layer.in_features = weight.shape
@@ -268,7 +268,7 @@ class PrunedAttention(nn.Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """Attend as `nn.MultiheadAttention` does, with the same arguments."""
+        """Attend with the shrunken heads as `nn.MultiheadAttention` does."""
         is_single = query.ndim == 2
         given = [t.unsqueeze(1) if is_single else t for t in (query, key, value)]
         if self.batch_first and not is_single:
@@ -307,7 +307,7 @@ class PrunedAttention(nn.Module):
 
 
 def _additive(mask: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return a mask as numbers to add: minus infinity where a boolean one is True."""
+    """Return a mask for shrunken attention as numbers to add: −∞ where a boolean one is True."""
     if mask.dtype != torch.bool:
         return mask.to(like)
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, float("-inf"))

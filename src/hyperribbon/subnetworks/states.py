@@ -15,7 +15,7 @@ State = Mapping[str, torch.Tensor]
 
 
 def state_of(argument: str, source: nn.Module | State | None) -> dict[str, torch.Tensor]:
-    """Return named tensors of a module or a state dict, without gradients.
+    """Return the state of a module or a state dict: named tensors without gradients.
 
     Where `torch.nn.utils.prune` has replaced a parameter by `name_orig` and `name_mask`, their
     product appears as `name`, which is what the network computes with.
@@ -52,7 +52,7 @@ def state_of(argument: str, source: nn.Module | State | None) -> dict[str, torch
 
 
 def check_same_architecture(final: State, initial: State, names: list[str]) -> None:
-    """Raise unless `initial` has a tensor of the same shape for each of `names`."""
+    """Raise unless the state `initial` has tensors of the same shapes for `names`."""
     for name in names:
         if name not in initial:
             reason = f"it has no parameter {name!r}, which the final state has"
@@ -74,7 +74,7 @@ def eligible_names(
     initial: nn.Module | State | None = None,
     frozen: bool = False,
 ) -> list[str]:
-    """Return the names of the parameters that may be selected, in the state's order.
+    """Return the names in a state that may be selected, in the state's order.
 
     A module knows which of its tensors are trained; a state dict does not. For a state dict, these
     are omitted: statistics of normalisation layers, copies of other tensors (tied parameters),
@@ -115,7 +115,7 @@ def eligible_names(
 
 
 def _trained_of_module(module: nn.Module, frozen: bool) -> set[str]:
-    """Return the parameters that require gradients; all if none do, or if frozen ones count."""
+    """Return the parameters of a module's state that require gradients, or all."""
     parameters = dict(checks.torch_module("model", module).named_parameters())
     trained = [name for name, parameter in parameters.items() if parameter.requires_grad]
     chosen = parameters if frozen else trained or parameters
@@ -144,7 +144,7 @@ def _trained_of_state(
 
 
 def _is_mask(tensor: torch.Tensor) -> bool:
-    """Whether a tensor holds zeros and ones, both, or infinities, as causal masks do."""
+    """Whether a tensor of a state is a mask: zeros and ones, or infinities."""
     if tensor.ndim < 2 or not tensor.is_floating_point() or not tensor.numel():
         return False
     zeros, ones = tensor == 0, tensor == 1
@@ -158,5 +158,5 @@ def _same(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 @validate(name=checks.text)
 def layer_of(name: str) -> str:
-    """Return the module that owns a parameter: "layers.0" for "layers.0.weight"."""
+    """Return the layer of a state's parameter: "layers.0" for "layers.0.weight"."""
     return name.rpartition(".")[0]

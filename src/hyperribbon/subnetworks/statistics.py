@@ -46,13 +46,13 @@ class Statistics:
             layer.momentum = None  # type: ignore[assignment]  # the cumulative average
 
     def __bool__(self) -> bool:
-        """Whether the model has such layers."""
+        """Whether the model has layers with normalisation statistics."""
         return bool(self._layers)
 
     @torch.no_grad()
     @preserve_random_state()
     def __call__(self, state: State) -> dict[str, torch.Tensor]:
-        """Return the state with the statistics of its own weights."""
+        """Return the state with normalisation statistics of its own weights."""
         if not self._layers:
             return dict(state)
         self._network.load_state_dict(state)

@@ -54,7 +54,7 @@ class Sweep(Result, plot="plot_sweep"):
     stored_values: torch.Tensor
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the mean over the samples and its standard error, one row per sub-network."""
+        """Return a sweep's mean over samples and its standard error, one row per sub-network."""
         own = {"fraction": self.fractions, "value": self.values, "stderr": self.stderr}
         return frame(own | {"setting": self.settings, "stored_value": self.stored_values})
 
@@ -83,7 +83,7 @@ def sweep_selection(
     folder: str | Path | None = None,
     seed: int = 0,
 ) -> Sweep:
-    """Measure sub-networks over increasing fractions or upper thresholds.
+    """Sweep over sub-networks of increasing fractions or upper thresholds.
 
     Implements the scans of Figs. 3.3, 3.4 and 3.6 of [subnetworks]: the entries are ranked once,
     the sub-networks are evaluated in batches, and none is trained.
@@ -162,7 +162,7 @@ def _evaluate_masks(
     *,
     reestimates: bool,
 ) -> torch.Tensor:
-    """Return (masks, samples); only one group of states is in memory at a time."""
+    """Evaluate a sweep (masks, samples); only one group of states is in memory at a time."""
     base = state_of("final", final)
 
     def change(mask: Mask) -> dict[str, torch.Tensor]:

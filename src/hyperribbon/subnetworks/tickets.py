@@ -158,7 +158,7 @@ def find_ticket(
     folder: str | Path | None = None,
     seed: int = 0,
 ) -> Ticket:
-    """Find a sub-network by iterative pruning with rewinding.
+    """Find a winning ticket by iterative pruning with rewinding.
 
     Every level trains the surviving entries from the rewound weights, then removes the share
     `fraction` of them with the smallest score. Each training starts with random states of torch,
@@ -246,7 +246,7 @@ def find_ticket(
 
 
 def _shares(schedule: str, fraction: float, levels: int) -> list[float]:
-    """Return the share of all entries that is removed after every level."""
+    """Return the share of entries that a ticket's search removes after every level."""
     last = 1.0 - (1.0 - fraction) ** levels
     if schedule == "one-shot":
         return [last]
@@ -279,7 +279,7 @@ class _Trainings:
     def __call__(
         self, name: str, start: State, pruned: Mask | None
     ) -> tuple[dict[str, torch.Tensor], float]:
-        """Return the trained state and its metric."""
+        """Train for a ticket: return the trained state and its metric."""
         found = self._trained(name, start, pruned)
         self._done()
         return found
@@ -316,7 +316,7 @@ def _network(model: nn.Module, state: State) -> nn.Module:
 
 
 def _seed_everything(seed: int) -> None:
-    """Set the global random states, which the caller gives back."""
+    """Set the global random states for a ticket's training; the caller gives them back."""
     torch.default_generator.manual_seed(seed)
     random.setstate(random.Random(seed).getstate())
     legacy = np.random.RandomState(seed % 2**32)
@@ -332,7 +332,7 @@ def _digest(state: State) -> str:
 
 
 def _copy(model: nn.Module, state: State) -> dict[str, torch.Tensor]:
-    """Return a copy in which the model's tied parameters share their memory."""
+    """Return a copy for a ticket in which the model's tied parameters share their memory."""
     aliases = copies_of(state_of("model", model))
     first = {name: aliases.get(name, [name])[0] for name in state}
     copies = {name: state[name].clone() for name in dict.fromkeys(first.values())}
@@ -342,7 +342,7 @@ def _copy(model: nn.Module, state: State) -> dict[str, torch.Tensor]:
 def _redraw(
     model: nn.Module, start: State, initializer: Initializer | None, seed: int, names: list[str]
 ) -> dict[str, torch.Tensor]:
-    """Return the initial state with its trained parameters redrawn."""
+    """Return the initial state of a ticket's control: trained parameters redrawn."""
     trained = eligible_names(model, "all")
     source = {name: start[name] for name in trained} if initializer is None else initializer
     fresh = redraw(source, seed=seed, names=names)
@@ -354,7 +354,7 @@ def _redraw(
 def _prune_further(
     trained: State, rewound: State, pruned: Mask | None, share: float, criterion: Any, **how: Any
 ) -> Mask:
-    """Return the mask of removed entries, including those removed before."""
+    """Return the mask of what a ticket's search has removed, earlier levels included."""
     ranking = rank(trained, rewound, criterion=criterion, **how)
     if pruned is None:
         return ranking.select(share)
@@ -366,7 +366,7 @@ def _prune_further(
 
 
 def _shuffle(mask: Mask, seed: int) -> Mask:
-    """Return a random mask with as many selected entries in every parameter."""
+    """Return a ticket's random control: as many selected entries in every parameter."""
     generator = torch_generator(seed, "shuffled")
     shuffled = {}
     for name, entry in mask.items():

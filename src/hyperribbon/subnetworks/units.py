@@ -93,12 +93,12 @@ class Units:
     whole: dict[str, str]
 
     def __repr__(self) -> str:
-        """Show how many channels, neurons and heads a network has."""
+        """Show how many removable units a network has: channels, neurons and heads."""
         channels, heads = len(self.of_kind("channel")), len(self.heads)
         return f"Units({channels} channels, {heads} heads, {len(self.whole)} layers left whole)"
 
     def of_kind(self, kind: str) -> list[int]:
-        """Return the channels (and neurons), the heads, or all units."""
+        """Return the units of a kind: channels (and neurons), heads, or all."""
         wanted = {"channel": (False,), "head": (True,), "unit": (False, True)}[kind]
         return [unit for unit in self.families if (unit in self.heads) in wanted]
 
@@ -312,7 +312,7 @@ class _Finder:
     # Modules
 
     def visit(self, module: nn.Module, path: str) -> None:
-        """Find the units inside a module, whose inputs and outputs stay."""
+        """Find the units inside a module, whose own inputs and outputs stay."""
         if id(module) in self._seen:
             return
         self._seen.add(id(module))
@@ -330,7 +330,7 @@ class _Finder:
         self._follow(module, graph, path)
 
     def _trace(self, module: nn.Module) -> fx.Graph:
-        """Return the graph of a forward pass; in a second try, what cannot be traced is a node."""
+        """Trace a forward pass to find units; in a second try, what cannot be traced is a node."""
         if id(module) not in self._graphs:
             try:
                 found = _Tracer().trace(module)
@@ -349,7 +349,7 @@ class _Finder:
         return True
 
     def _inside(self, module: nn.Module, path: str) -> None:
-        """Find units of layers that are known whole: attention heads, transformer layers."""
+        """Find units in layers that are known whole: attention heads, transformer layers."""
         if isinstance(module, nn.MultiheadAttention):
             self._attention(module, path)
         elif isinstance(module, _BLOCKS):
@@ -557,7 +557,7 @@ class _Tracer(fx.Tracer):
         self._opaque = opaque
 
     def keys(self, obj: fx.Proxy) -> Any:
-        """Pass no further keyword arguments on."""
+        """Follow units through a call without its further keyword arguments."""
         return ()
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
@@ -582,7 +582,7 @@ def _resolve(value: _Value, size: int) -> torch.Tensor | None:
 
 
 def _values(tree: Any) -> list[_Value]:
-    """Return the tensors in nested arguments, followed from unit to unit."""
+    """Return the tensors in nested arguments whose units are followed."""
     if isinstance(tree, _Value):
         return [tree]
     parts = (
@@ -592,7 +592,7 @@ def _values(tree: Any) -> list[_Value]:
 
 
 def _is_spatial(index: Any) -> bool:
-    """Whether an index takes all samples and channels."""
+    """Whether an index takes all samples and all channels, so that units stay."""
     whole = slice(None, None, None)
     return isinstance(index, tuple) and len(index) > 2 and index[0] == index[1] == whole
 

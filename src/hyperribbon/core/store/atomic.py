@@ -187,7 +187,7 @@ def open_regular(path: Path) -> BufferedReader:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder if it is there; a kill leaves it whole, or under a name nobody reads."""
+    """Remove a folder atomically: a kill leaves it whole, or under a name nobody reads."""
     gone = folder.with_name(REMOVED + folder.name)
     shutil.rmtree(gone, ignore_errors=True)  # what an earlier kill left
     if folder.is_dir():
@@ -219,7 +219,7 @@ def ensure_folder(argument: str, folder: Path) -> Path:
 
 
 def stored_path(folder: Path, name: object) -> Path:
-    """Return folder/name for a name that was read from a file of the folder.
+    """Return folder/name for a name that was read from a stored file of the folder.
 
     Raises:
         ArgumentError: The name leads outside the folder, by itself or through a link.
@@ -239,13 +239,13 @@ def digest_of(content: bytes | memoryview) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """Return the checksum of a stored file, read piece by piece."""
+    """Return a stored file's checksum, read piece by piece."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
 
 
 def sync(path: Path) -> None:
-    """Sync a file's content, or the names in a folder, to disk before this returns."""
+    """Sync a file's content, or a folder's names, to disk, for writing atomically."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -254,7 +254,7 @@ def sync(path: Path) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether somebody holds the lock of a file; nothing is waited for or created."""
+    """Return whether somebody holds the lock of a stored file; nothing is waited for or created."""
     if fcntl is None:
         return path.exists()
     try:
@@ -280,7 +280,7 @@ def _open_temporary(path: Path) -> tuple[int, Path]:
 
 
 def _lock(handle: int, *, wait: bool) -> bool:
-    """Lock an open file; return False if another process holds it or there are no locks."""
+    """Lock a stored file; return False if another process holds it or there are no locks."""
     if fcntl is None:
         return False
     try:

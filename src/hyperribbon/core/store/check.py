@@ -237,7 +237,7 @@ def find_damage(path: Path) -> str | None:
 
 
 def _finish_or_set_aside(folder: Path) -> str:
-    """Complete a committed save, or set an incomplete one aside; return what was done."""
+    """Complete a save that a check finds committed, or set it aside; return what was done."""
     finish_save(folder.parent)
     if not folder.exists():
         return "completed"

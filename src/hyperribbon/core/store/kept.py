@@ -35,7 +35,7 @@ class Kept:
             list_new_files(self._folder, "pieces")
 
     def __call__(self, name: str, compute: Callable[[], Any]) -> Any:
-        """Return a piece by its name: the one that is kept, or a new one.
+        """Return a kept piece by its name, or make it and keep it.
 
         Returns:
             What `compute` returns; where a folder is given, as `load_tree` reads it.
@@ -50,7 +50,7 @@ class Kept:
 
 
 def content_digest(*parts: Any) -> str:
-    """Return the checksum of plain values, arrays and tensors, in lists and dicts of any depth.
+    """Return the checksum that names a kept piece: of plain values, arrays and tensors.
 
     >>> content_digest("a", [1.0, {"b": np.ones(2)}]) == content_digest("a", [1.0, {"b": [1, 1]}])
     False

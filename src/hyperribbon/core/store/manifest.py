@@ -133,7 +133,7 @@ def add_to_manifest(folder: Path, kind: str, names: Iterable[str]) -> None:
 
 
 def list_new_files(folder: Path, kind: str) -> None:
-    """List the states and trees that are not in the manifest, as after a kill.
+    """List the states and trees that the manifest does not list, as after a kill.
 
     Args:
         folder: The folder.
@@ -150,7 +150,7 @@ def list_new_files(folder: Path, kind: str) -> None:
 
 @contextmanager
 def save_folder(folder: Path, kind: str) -> Generator[Path]:
-    """Yield an empty folder; with a manifest, its files replace the last save in one step.
+    """Yield an empty folder; its files and manifest replace the last save in one step.
 
     A kill leaves the old files or the new ones, never some of both. Other files in the folder stay.
 
@@ -177,7 +177,7 @@ def save_folder(folder: Path, kind: str) -> Generator[Path]:
 
 
 def finish_save(folder: Path) -> None:
-    """Move the files of a committed save into place, where a kill has interrupted that.
+    """Move the files of a save with a manifest into place, where a kill has interrupted that.
 
     Call it before reading a result. Does nothing where the folder cannot be written to.
     """

@@ -66,7 +66,7 @@ class Frame:
     arrays: dict[str, Stored]
 
     def read(self, name: str) -> np.ndarray:
-        """Return one array of a record, read from its block.
+        """Return one array of a record in the log, read from its block.
 
         Raises:
             ArgumentError: Its checksum is wrong.
@@ -85,13 +85,13 @@ class Frame:
         return np.ndarray(shape, dtype, content).copy()
 
     def value(self, name: str) -> np.ndarray:
-        """Return an array of a record, or a metric stored as one number in the frame's line."""
+        """Return an array of a record in the log, or a metric stored in the frame's line."""
         numbers = self.content.get("numbers", {})
         metric = name.removeprefix("metrics/")
         return np.array(numbers[metric], float) if metric in numbers else self.read(name)
 
     def is_whole(self) -> bool:
-        """Return whether every array of the record agrees with its checksum."""
+        """Return whether every array of a record in the log agrees with its checksum."""
         try:
             for name in self.arrays:
                 self.read(name)
@@ -116,7 +116,7 @@ def damage_error(folder: Path, what: str) -> ArgumentError:
 
 
 def scan_block(block: Path) -> Iterator[Frame | Damage]:
-    """Yield the frames of a block in order, and the stretches between that are none.
+    """Yield the frames of a record log's block in order, and the stretches that are none.
 
     Lines are verified; arrays are only when they are read.
     """
@@ -148,7 +148,7 @@ def scan_block(block: Path) -> Iterator[Frame | Damage]:
 
 
 def encode_frame(index: int, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Return the frame of a record."""
+    """Return the frame of a record as the log stores it."""
     described: dict[str, list[Any]] = {}
     payload: list[bytes] = []
     for name, array in arrays.items():
@@ -233,11 +233,11 @@ class RecordLog:
         return damage_error(self.folder.parent, what)
 
     def append(self, content: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
-        """Add a record; when this returns it is on disk and whole."""
+        """Add a record to the log; when this returns it is on disk and whole."""
         self.extend([(content, arrays)])
 
     def extend(self, records: Sequence[tuple[Mapping[str, Any], Mapping[str, np.ndarray]]]) -> None:
-        """Add records, with one sync a block; when this returns they are on disk and whole.
+        """Add records to the log, with one sync per block; when this returns they are on disk.
 
         Raises an ArgumentError when another process has changed the records since they were read,
         and an OSError when they could not be written; then the records are as before, or as many of
@@ -277,7 +277,7 @@ class RecordLog:
         write_count(self.folder, len(self.frames))
 
     def truncate(self, count: int) -> None:
-        """Forget all records but the first ones, the last first: a kill leaves a whole log."""
+        """Forget all records of the log but the first, last ones first: a kill leaves it whole."""
         write_count(self.folder, count)
         sync(self.folder / COUNT)
         for block in reversed(block_files(self.folder)):
@@ -299,15 +299,15 @@ class RecordLog:
         return len(self.frames)
 
     def content(self, index: int) -> dict[str, Any]:
-        """Return the JSON values stored for a record."""
+        """Return the JSON values that the log stores for a record."""
         return self.frames[index].content
 
     def rows(self, indices: Sequence[int], name: str) -> np.ndarray:
-        """Return one array of several records, (len(indices), ...)."""
+        """Return one array of several records in the log, (len(indices), ...)."""
         return np.stack([self.frames[index].value(name) for index in indices])
 
     def agrees_with_disk(self) -> bool:
-        """Return whether the records on disk are still those that were read."""
+        """Return whether the log's records on disk are still those that were read."""
         now = [frame.digest for frame in RecordLog(self.folder).frames]
         return now == [frame.digest for frame in self.frames]
 
@@ -337,12 +337,12 @@ def block_files(folder: Path) -> list[Path]:
 
 
 def block_name(folder: Path, first: int) -> Path:
-    """Return the name of the block that begins with a record."""
+    """Return the name of the record log's block that begins with a record."""
     return folder / f"block-{first:06d}.bin"
 
 
 def write_count(folder: Path, count: int) -> None:
-    """Note how many records are on disk."""
+    """Note beside a record log how many records are on disk."""
     path, content = folder / COUNT, _encode_count(count)
     if not path.exists() or path.stat().st_size != len(content):
         write_bytes(path, content)
@@ -355,7 +355,7 @@ def write_count(folder: Path, count: int) -> None:
 
 
 def read_count(folder: Path) -> int | None:
-    """Return how many records were reported as written; None where the file is missing.
+    """Return how many records the log was reported to hold; None where the file is missing.
 
     Raises:
         ArgumentError: It is damaged.
@@ -381,7 +381,7 @@ def _encode_count(count: int) -> bytes:
 
 
 def first_index(block: Path) -> int:
-    """Return the number of the record that a block begins with."""
+    """Return the number of the record that a block of the log begins with."""
     digits = block.stem.removeprefix("block-")
     return int(digits) if digits.isdecimal() else -1
 

@@ -227,7 +227,7 @@ class Store:
 
     @property
     def shared(self) -> Path:
-        """Folder of computations that several runs share."""
+        """Folder of computations that several of a store's runs share."""
         return ensure_folder("out", self.folder / "shared")
 
 

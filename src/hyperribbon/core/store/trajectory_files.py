@@ -55,7 +55,7 @@ def begin_records(folder: Path) -> RecordLog:
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """Return what the header of a trajectory says of its records; nothing where it is older.
+    """Return what a trajectory's header says of its records; nothing where it is older.
 
     Raises:
         ArgumentError: The header is damaged.
@@ -129,7 +129,7 @@ def records_folder(folder: Path, header: dict[str, Any]) -> Path:
 
 @contextmanager
 def lock_files(folder: Path) -> Generator[None]:
-    """Hold a trajectory's files for one change."""
+    """Hold the files of a trajectory for one change."""
     with FileLock(folder / ".change.lock", mode=0o644):
         yield
 

@@ -16,7 +16,7 @@ _SLACK = 1e-2  # relative rounding of such numbers
 
 
 def exactly(products: Products, value: float) -> Estimate:
-    """Return a trace or norm that was computed exactly as an estimate without error.
+    """Return a trace or norm known exactly, once confirmed, as an estimate without error.
 
     Raises:
         ArgumentError: It is not finite.
@@ -29,7 +29,7 @@ def exactly(products: Products, value: float) -> Estimate:
 
 
 def confirmed_trace(products: Products, sketch: Sketch) -> Estimate | None:
-    """Return the trace an operator gives by itself, where its products agree with it; else None.
+    """Return the trace an operator gives by itself, if its products confirm it; else None.
 
     Rounding may leave nothing of a difference of two large numbers. So a trace that the products
     contradict is taken once more in float64, where the operator has that.
@@ -66,7 +66,7 @@ class ProbeMoments:
         self._largest = sqrt(max(second) / sketch.products.size)
 
     def allow_trace(self, value: float, *, is_positive: bool) -> bool:
-        """Whether a trace is within eight standard deviations √(2/n)·‖A‖ of the probes' mean.
+        """Confirm a trace by probes: whether it is within 8√(2/n)·‖A‖ of their mean.
 
         That of a positive semidefinite operator is also no smaller than ‖A‖₂ ≥ ‖Aω‖/‖ω‖.
 
@@ -79,6 +79,6 @@ class ProbeMoments:
         return abs(self._first - value) <= limit + _SLACK * abs(value)
 
     def allow_norm(self, value: float) -> bool:
-        """Whether ‖A‖² is not far below the mean of ‖Aω‖², whose deviation is √(2/n)·‖A‖²."""
+        """Confirm ‖A‖² by probes: whether it is not far below the mean of ‖Aω‖²."""
         limit = 1 + _DEVIATIONS * sqrt(2 / _PROBES) + _SLACK
         return self._second <= limit * value**2

@@ -44,7 +44,7 @@ class DiagonalEstimate(Result):
     matvecs: int
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the diagonal and its standard errors, one row per coordinate."""
+        """Return the estimated diagonal and its standard errors, one row per coordinate."""
         return frame({"value": self.values, "stderr": self.stderr}, "coordinate", first=0)
 
 
@@ -59,7 +59,7 @@ def trace(
     memory: float | None = None,
     should_stop: ShouldStop | None = None,
 ) -> Estimate:
-    """Return the trace of a symmetric operator.
+    """Return the trace of a symmetric operator, estimated where it is not known.
 
     Exact for matrices, for operators that say `has_exact_trace` where four products confirm it, and
     for those with no more than `max_matvecs` coordinates. Otherwise XTrace (Epperly, Tropp and
@@ -110,7 +110,7 @@ def trace(
 def diagonal(
     op: Any, *, matvecs: int = 100, seed: int = 0, should_stop: ShouldStop | None = None
 ) -> DiagonalEstimate:
-    """Return the diagonal of a symmetric operator.
+    """Return the diagonal of a symmetric operator, estimated where it is not known.
 
     Exact for matrices, for operators that say `has_exact_trace`, and for those with no more than
     `matvecs` coordinates. Otherwise a third of the products finds a basis Q of the leading
@@ -171,7 +171,7 @@ def frobenius(
     memory: float | None = None,
     should_stop: ShouldStop | None = None,
 ) -> Estimate:
-    """Return the Frobenius norm of a symmetric operator.
+    """Return the Frobenius norm of a symmetric operator, estimated where it is not known.
 
     Exact for matrices, from a Gram matrix of moderate size (‖FᵀF‖ = ‖FFᵀ‖), and for operators with
     no more than `max_matvecs` coordinates. Otherwise, with Q a basis of the leading directions,

@@ -40,7 +40,7 @@ class Target:
 
 
 def _form_variances(sketch: Sketch, omega: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-    """Return 2‖(I − ωωᵀ/‖ω‖²) B ω‖², whose mean is Var(ωᵀBω) for ω uniform on a sphere."""
+    """Return 2‖(I − ωωᵀ/‖ω‖²) B ω‖², whose mean over probes is Var(ωᵀBω) on a sphere."""
     parts: list[torch.Tensor] = []
     for probe, row in zip(omega.split(1), image.split(1), strict=True):  # one copy of one image
         inside = sketch.deflate(row)
@@ -50,7 +50,7 @@ def _form_variances(sketch: Sketch, omega: torch.Tensor, image: torch.Tensor) ->
 
 
 def _square_variances(sketch: Sketch, omega: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-    """Return what gives Var(ωᵀCω) of C = A² on what is left, from pairs of probes.
+    """Return by pairs of probes what gives Var(ωᵀCω) of C = A² on what is left.
 
     Of two independent probes, 2·E(ω'ᵀ(I − ωωᵀ/‖ω‖²)Cω)² is that variance, and ω'ᵀCω is the inner
     product of their images.
@@ -66,7 +66,7 @@ def _square_variances(sketch: Sketch, omega: torch.Tensor, image: torch.Tensor) 
 
 
 def _trace_forms(sketch: Sketch, x: torch.Tensor) -> torch.Tensor:
-    """Return (ω − Qx)ᵀA(ω − Qx)."""
+    """Return (ω − Qx)ᵀA(ω − Qx) of random probes ω."""
     R, W, H = sketch.R, sketch.W, sketch.H
     return (W * R).sum(0) - 2 * (x * R).sum(0) + (x * (H @ x)).sum(0)
 
@@ -107,13 +107,13 @@ class _Mean:
         return self.variance / self.count
 
     def needed(self, precision: float) -> float:
-        """Return how many values reach a relative standard error."""
+        """Return how many probes reach a relative standard error."""
         if self.variance == 0:
             return 0.0
         return inf if self.value == 0 else self.variance * (_AMPLE / (precision * self.value)) ** 2
 
     def join(self, other: _Mean) -> _Mean:
-        """Return the mean of all values of both."""
+        """Return the mean over both sets of probes."""
         count = self.count + other.count
         value = (self.count * self.value + other.count * other.value) / count
         own, theirs = self.count * self.variance, other.count * other.variance
@@ -187,7 +187,7 @@ def _draw(
     known: float = 0.0,
     plain: bool = False,
 ) -> _Mean:
-    """Return the mean over some probes orthogonal to Q, added to the known part of Q.
+    """Return the mean over probes orthogonal to Q, added to the known part of Q.
 
     Args:
         sketch: Where they come from.
@@ -226,7 +226,7 @@ def _draw(
 
 
 def _mean(values: torch.Tensor, parts: torch.Tensor, order: int) -> _Mean:
-    """Return the mean of values (n,), with the variance that is the mean of parts (m,)."""
+    """Return the mean of the probes' values (n,), its variance the mean of parts (m,)."""
     count = len(values)
     if len(parts) < 2 or 2 * len(parts) < count:
         variance = float(values.var()) if count > 1 else inf

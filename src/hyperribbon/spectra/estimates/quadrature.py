@@ -143,7 +143,7 @@ def density(
 def _resolved_width(
     rules: list[tuple[_Rule, _Rule]], low: float, high: float, span: float, size: int
 ) -> float:
-    """Return the smallest width at which neither nodes nor probes draw peaks of their own.
+    """Return the smallest width of the density without peaks of single nodes or probes.
 
     Rules of fewer steps give nearly the same density there, and its standard error s changes over
     a width by no more than the density ρ itself does over its extent 1/∫ρ²: ∫s ≤ σ∫ρ².
@@ -167,13 +167,13 @@ def _resolved_width(
 def _probe_variance(
     grid: torch.Tensor, rules: list[_Rule], sigma: float, mean: torch.Tensor, size: int
 ) -> torch.Tensor:
-    """Return the variance of the density that the choice of probes brings, on a grid."""
+    """Return the variance of the quadrature's density over the choice of probes, on a grid."""
     squares = _mean_curve(grid, rules, sigma / sqrt(2)) / (2 * sqrt(torch.pi) * sigma)  # Σ w g_σ²
     return 2 / (size + 2) * (squares - mean**2).clamp(min=0) / len(rules)
 
 
 def _storage(products: Products, steps: int, memory: float | None) -> str:
-    """Return where the chain of a probe is kept, "memory" or "disk"; the same on all ranks."""
+    """Return where the chain of a quadrature's probe is kept, "memory" or "disk", on all ranks."""
     vectors = affordable_vectors(products, memory, _WORKING)
     kept = steps * products.length * products.dtype.itemsize
     if steps * products.length <= (vectors - _WORKING) * products.size:
@@ -191,7 +191,7 @@ def _storage(products: Products, steps: int, memory: float | None) -> str:
 def _rules(
     products: Products, probe: torch.Tensor, steps: int, storage: str
 ) -> tuple[_Rule, _Rule]:
-    """Return the Gauss rule of one probe, and that of its first steps only."""
+    """Return the Gauss quadrature rule of one probe, and that of its first steps only."""
     basis = Basis(products, steps, storage)
     basis.add(probe)
     while basis.size < steps and float(basis.coupling) > basis.rounding:
@@ -212,7 +212,7 @@ class _Rule:
 
 
 def _mean_curve(grid: torch.Tensor, rules: list[_Rule], sigma: float) -> torch.Tensor:
-    """Return Σ w g_σ(x − θ) on a grid, the mean over rules."""
+    """Return the density Σ w g_σ(x − θ) on a grid, the mean over quadrature rules."""
     total = torch.zeros_like(grid)
     for rule in rules:
         distances = (grid.unsqueeze(1) - rule.nodes.unsqueeze(0)) / sigma
@@ -221,7 +221,7 @@ def _mean_curve(grid: torch.Tensor, rules: list[_Rule], sigma: float) -> torch.T
 
 
 def _node_spacing(grid: torch.Tensor, rules: list[_Rule]) -> torch.Tensor:
-    """Return the distance between the nodes on both sides of each point, the mean over rules."""
+    """Return the distance between quadrature nodes around each point, the mean over rules."""
     total = torch.zeros_like(grid)
     for rule in rules:
         if len(rule.nodes) > 1:
@@ -232,7 +232,7 @@ def _node_spacing(grid: torch.Tensor, rules: list[_Rule]) -> torch.Tensor:
 
 
 def _nearby_largest(values: torch.Tensor, reach: torch.Tensor) -> torch.Tensor:
-    """Return the largest of the values within so many points of each."""
+    """Return for a quadrature the largest of the values within so many points of each."""
     last = len(values) - 1
     index = torch.arange(last + 1, device=values.device)
     start, stop = (index - reach).clamp(min=0), (index + reach).clamp(max=last)

@@ -65,11 +65,11 @@ class Sketch:
         return torch.cat([part[1] for part in self._parts])
 
     def multiply(self, rows: torch.Tensor) -> Float[torch.Tensor, "b P"]:
-        """Return the images (b, P) of rows."""
+        """Return the images (b, P) of rows for the sketch."""
         return self.products(rows.T).T
 
     def absorb(self, omega: torch.Tensor, image: torch.Tensor) -> None:
-        """Add probes (b, P), and the span of their images to Q."""
+        """Add probes (b, P), and the span of their images, to the sketch."""
         largest = float(image.abs().amax())
         rows = image / largest if largest > 0 else image  # neither over- nor underflow in QR
         for _ in range(2):
@@ -82,13 +82,13 @@ class Sketch:
         self.H, self.G, self.W = self._cross(0, 1), self._cross(1, 1), self._cross(0, 2)
 
     def rounding(self, order: int, value: float) -> float:
-        """Return what rounding may hide from tr A (order 1) or ‖A‖² (order 2), as a deviation."""
+        """Return what rounding hides from a sketch's tr A (order 1) or ‖A‖² (order 2)."""
         eps = torch.finfo(self.products.dtype).eps
         sizes = self.G.diagonal().clamp(min=0).sqrt() ** order
         return eps * (2 * float(sizes.sum()) + abs(value))
 
     def _cross(self, first: int, second: int) -> torch.Tensor:
-        """Return the inner products (rank, rank) of two of Q, Z and Ω."""
+        """Return the sketch's inner products (rank, rank) of two of Q, Z and Ω."""
         rows = [
             torch.cat([cross_products(a[first], b[second]) for b in self._parts], 1)
             for a in self._parts
@@ -96,13 +96,13 @@ class Sketch:
         return torch.cat(rows)
 
     def probes(self, count: int) -> Float[torch.Tensor, "b P"]:
-        """Return random rows orthogonal to Q, uniform on the sphere where E[ωωᵀ] = I − QQᵀ."""
+        """Return random rows orthogonal to the sketch's Q, on the sphere where E[ωωᵀ] = I − QQᵀ."""
         rows = self.deflate(self.deflate(self.draw(count)))
         lengths = row_products(rows, rows).sqrt().to(rows)
         return rows.mul_(sqrt(max(self.products.size - self.rank, 0)) / lengths.unsqueeze(1))
 
     def draw(self, count: int) -> Float[torch.Tensor, "b P"]:
-        """Return random rows, uniform on the sphere where E[ωωᵀ] = I."""
+        """Return random rows for a sketch, uniform on the sphere where E[ωωᵀ] = I."""
         size, products = self.products.size, self.products
         rows = torch.empty(count, size, dtype=products.dtype, device=products.device)
         for row in rows:
@@ -125,7 +125,7 @@ class Sketch:
 
 
 def row_products(a: torch.Tensor, b: torch.Tensor) -> Float[torch.Tensor, "n"]:
-    """Return the inner products (n,) of the rows of a and b, in float64.
+    """Return the inner products (n,) of a sketch's rows a and b, in float64.
 
     The products are taken in float64 too: squares of single-precision numbers below 1e-23 or above
     1e19 have no room in single precision.
@@ -138,7 +138,7 @@ def row_products(a: torch.Tensor, b: torch.Tensor) -> Float[torch.Tensor, "n"]:
 
 
 def cross_products(a: torch.Tensor, b: torch.Tensor) -> Float[torch.Tensor, "n m"]:
-    """Return the inner products (n, m) of rows with rows, summed in float64, on the CPU."""
+    """Return the inner products (n, m) of a sketch's rows with rows, in float64 on the CPU."""
     total = torch.zeros(len(a), len(b), dtype=torch.float64, device=a.device)
     scale = float(a.abs().amax() * b.abs().amax()) if a.numel() and b.numel() else 0.0
     wide = not 1e-20 < scale < 1e20  # products may have no room in single precision
@@ -148,5 +148,5 @@ def cross_products(a: torch.Tensor, b: torch.Tensor) -> Float[torch.Tensor, "n m
 
 
 def widths(count: int, block: int) -> list[int]:
-    """Return the widths of the blocks in which `count` probes are multiplied."""
+    """Return the widths of the blocks in which a sketch multiplies `count` probes."""
     return [min(block, count - start) for start in range(0, count, block)]

@@ -57,12 +57,12 @@ class Basis:
 
     @property
     def rounding(self) -> float:
-        """Norm below which the part of an image outside the basis is rounding."""
+        """Norm below which the part of an image outside the Krylov basis is rounding."""
         return 10 * self._eps * self._scale
 
     @property
     def coupling(self) -> torch.Tensor:
-        """How far the last image leaves the basis, ‖A v − V Vᵀ A v‖."""
+        """How far the last image leaves the Krylov basis, ‖A v − V Vᵀ A v‖."""
         return torch.linalg.vector_norm(self.weights[:, -1])
 
     def release(self) -> None:
@@ -71,7 +71,7 @@ class Basis:
         self.outside = self.outside[:0]
 
     def add(self, row: torch.Tensor) -> bool:
-        """Add what a vector (1, P) has outside the basis; return whether there is anything."""
+        """Add what a vector (1, P) has outside the Krylov basis; return whether it has anything."""
         floor = 10 * self._eps * float(self.products.norms(row))
         row, length, _ = self._orthogonalise(row.clone(), floor)
         if length == 0:
@@ -87,7 +87,7 @@ class Basis:
         return True
 
     def extend(self, direction: torch.Tensor) -> None:
-        """Add a combination (c,) of the directions outside, or of the first of them.
+        """Extend the Krylov basis by a combination (c,) of directions outside, or by the first.
 
         The last image leaves the basis along `weights[:, -1]`.
         """
@@ -104,15 +104,15 @@ class Basis:
         self._project(image, weights[0])
 
     def mark(self) -> tuple[int, torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Return what `rewind` takes to drop all vectors that are added from now on."""
+        """Return a mark of the Krylov basis, for `rewind` to drop what is added from now on."""
         return self.size, self.projected, self.weights, self.outside
 
     def rewind(self, mark: tuple[int, torch.Tensor, torch.Tensor, torch.Tensor]) -> None:
-        """Return to a mark; the vectors before it are still there."""
+        """Return the Krylov basis to a mark; the vectors before it are still there."""
         self.size, self.projected, self.weights, self.outside = mark
 
     def ritz(self, start: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return Ritz values (ascending) and coefficients (columns) on the vectors from `start`."""
+        """Return Ritz values (ascending) and their coefficients on the basis from `start`."""
         return self.products.eigh(self.projected[start:, start:])
 
     def combine(self, coefficients: torch.Tensor) -> torch.Tensor:
@@ -120,7 +120,7 @@ class Basis:
         return self.vectors.combine(self._in_precision(coefficients.T))
 
     def residual(self, coefficients: torch.Tensor) -> torch.Tensor:
-        """Return U W s (1, P), the residual of the Ritz pair with coefficients s (m,)."""
+        """Return the residual U W s (1, P) of the basis's Ritz pair with coefficients s (m,)."""
         return self._in_precision(self.weights @ coefficients).unsqueeze(0) @ self.outside
 
     def image(self, index: int) -> torch.Tensor:
@@ -152,7 +152,7 @@ class Basis:
         self.size += 1
 
     def _project(self, image: torch.Tensor, coupling: torch.Tensor) -> None:
-        """Update T, U and W for the last vector v, given A v (1, P), to be changed, and VᵀA v."""
+        """Update the basis's T, U and W for the last vector v, given A v (1, P) and VᵀA v."""
         products = self.products
         scale = float(products.norms(image))
         if not isfinite(scale):
@@ -178,7 +178,7 @@ class Basis:
             self.outside = torch.cat([self.outside, image]) if len(self.outside) else image
 
     def _take_out(self, row: torch.Tensor, inner: torch.Tensor) -> None:
-        """Remove a new vector of the basis from the directions outside; keep them orthonormal."""
+        """Remove a new vector of the Krylov basis from the directions outside it."""
         outside = self.outside - self._in_precision(inner).unsqueeze(1) * row
         gram = self.products.summed((outside @ outside.T).double().cpu())
         squares, turns = self.products.eigh(gram)
@@ -192,7 +192,7 @@ class Basis:
     def _orthogonalise(
         self, row: torch.Tensor, floor: float, *, against_outside: bool = False
     ) -> tuple[torch.Tensor, float, torch.Tensor]:
-        """Orthogonalise a vector (1, P) against V, or V and U, until a pass hardly shortens it.
+        """Orthogonalise a vector (1, P) against the Krylov basis V, or V and U, until done.
 
         That makes it orthogonal to working precision. It is changed in place.
 

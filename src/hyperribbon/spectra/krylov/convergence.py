@@ -18,7 +18,7 @@ _POINTS = 8  # between a wanted value and the end of its tolerance, where eigenv
 
 
 def select(values: torch.Tensor, k: int, which: str) -> torch.Tensor:
-    """Return the positions of the k wanted among ascending values, in ascending order.
+    """Return the positions of the k wanted among ascending Ritz values, to judge convergence.
 
     "LA" are the largest, "SA" the smallest, "LM" the largest in magnitude, "BE" half of them from
     each end (one more from the upper end when k is odd).
@@ -55,7 +55,7 @@ def tolerances(
 
 
 def directions(values: torch.Tensor, which: str) -> torch.Tensor:
-    """Return for each of the wanted, ascending values the end it is wanted from, +1 or −1."""
+    """Return the end, +1 or −1, from which each of the wanted converges, ascending."""
     if which == "LM":
         return torch.where(values < 0, -1.0, 1.0).to(values)
     low = {"LA": 0, "SA": len(values)}.get(which, len(values) // 2)
@@ -67,7 +67,7 @@ def directions(values: torch.Tensor, which: str) -> torch.Tensor:
 def beyond(
     points: torch.Tensor, values: torch.Tensor, slack: torch.Tensor, which: str
 ) -> torch.Tensor:
-    """Return (k, n), whether points (n,) lie further out than values (k,) by at least a slack."""
+    """Return (k, n), whether points (n,) lie beyond converged values (k,) by at least a slack."""
     if which == "LM":
         return points.abs().unsqueeze(0) >= (values.abs() + slack).unsqueeze(1)
     signs = directions(values, which)
@@ -120,25 +120,25 @@ class Evidence:
         self._residuals = coupling * last
 
     def extend(self) -> None:
-        """Note that the chain goes on along what comes next."""
+        """Extend the evidence of convergence: the chain goes on along what comes next."""
         self._passed += float(self.coupling.log())
 
     def drop(self, nodes: torch.Tensor) -> None:
-        """Note that the Ritz vectors of these values are given up."""
+        """Note in the evidence that the Ritz vectors of these values are given up."""
         self._dropped.append(nodes)
 
     def top(self, sign: int) -> float:
-        """Return the largest Ritz value times a sign, of those that were given up too."""
+        """Return the evidence's largest Ritz value times a sign, given up ones included."""
         return float((sign * torch.cat([*self._dropped, self.nodes])).max())
 
     def excludes(self, points: torch.Tensor) -> torch.Tensor:
-        """Return whether there is an eigenvalue at none of the points (n,), with doubt for each."""
+        """Return whether the evidence excludes eigenvalues at points (n,), with doubt for each."""
         if float(self.coupling) == 0:
             return torch.ones(len(points), dtype=torch.bool, device="cpu")
         return self.growth(points) >= self.needed
 
     def growth(self, points: torch.Tensor) -> torch.Tensor:
-        """Return the logarithm (n,) of |p| at points, or of what may replace it."""
+        """Return the logarithm (n,) of |p| at points, the evidence that nothing there is unseen."""
         nodes = torch.cat([*self._dropped, self.nodes])
         growth = (points.unsqueeze(1) - nodes.unsqueeze(0)).abs().log().sum(1)
         growth -= self._passed + float(self.coupling.log())
@@ -147,7 +147,7 @@ class Evidence:
         return torch.where(is_outside, growth + shares.log1p() / 2, growth)
 
     def level(self, values: torch.Tensor, slack: torch.Tensor, which: str) -> float:
-        """Return the least growth, copies apart, where unseen eigenvalues would change a value.
+        """Return the least growth, evidence enough that no unseen eigenvalue changes a value.
 
         From `needed` on nothing unseen lies beyond a wanted value by its slack. Eigenvalues within
         half the slack of a wanted one count as copies of it, see `copies`.
@@ -165,7 +165,7 @@ class Evidence:
 
 
 def copies(values: torch.Tensor, slack: torch.Tensor, which: str) -> dict[int, float]:
-    """Return from where on copies of wanted values (k,) would change others, by the sign of an end.
+    """Return from where on copies would change converged values (k,), by the sign of an end.
 
     A copy of the second value counts for the first one when it may lie further out by more than
     the slack: if it had not been seen, the first value would be another than was asked for.
@@ -221,7 +221,7 @@ def wanted_ends(
     which: str,
     places: dict[int, float],
 ) -> list[End]:
-    """Return what is to be shown at each end from which eigenvalues are wanted.
+    """Return at each end what the evidence of convergence has to show.
 
     Args:
         ritz: θ, (m,).

@@ -156,7 +156,7 @@ def lanczos(
 def _warm_start(
     products: Products, rows: torch.Tensor, draw: Callable[[], torch.Tensor]
 ) -> torch.Tensor:
-    """Return the sum (1, P) of rows (b, P), each scaled to unit length, with a little noise."""
+    """Return the start (1, P) of Lanczos from rows (b, P): their sum, each scaled, and noise."""
     rows = products.part(rows)
     tiny = torch.finfo(rows.dtype).tiny
     lengths = products.norms(rows).clamp(min=tiny).to(rows).unsqueeze(1)
@@ -207,7 +207,7 @@ class Search:
         self._strictness = 1.0  # part of the tolerances that residuals have to reach
 
     def begin_chain(self, row: torch.Tensor, *, random: bool = True) -> None:
-        """Start a chain at a new direction (1, P), with room to grow."""
+        """Start a Lanczos chain at a new direction (1, P), with room to grow."""
         self.leave_chain()
         self._make_room()
         chain = self.basis.size
@@ -216,11 +216,11 @@ class Search:
         self.evidence = Evidence(self.basis.products.size) if random else None
 
     def leave_chain(self) -> None:
-        """Keep what the chain has found, and go on without it."""
+        """Keep what the Lanczos chain has found, and go on without it."""
         self.chain, self.evidence, self.ends = None, None, []
 
     def rayleigh_ritz(self) -> None:
-        """Update the Ritz pairs and what the chain proves."""
+        """Update the Ritz pairs and what the Lanczos chain proves."""
         self.values, self.coefficients = self.basis.ritz()
         self.wanted = select(self.values, self.k, self.which)
         self.norm = max(self.norm, float(self.values.abs().max()))  # of all bases so far
@@ -240,12 +240,12 @@ class Search:
                     self._levels = self._levels[1], level
 
     def _added(self, rows: torch.Tensor) -> torch.Tensor:
-        """Return rows of R √w, the residuals of the first Ritz vectors along later directions."""
+        """Return rows of R √w: what later directions add to Lanczos residuals of first pairs."""
         known = rows[:, : len(self._ritz_vectors)]
         return known @ self._ritz_vectors * self.ends[0].weights.sqrt()
 
     def _chain_ritz(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return Ritz values and coefficients of what a second chain multiplies with."""
+        """Return Ritz values and coefficients of what a second Lanczos chain multiplies with."""
         assert self.chain is not None
         projected = self.basis.projected[self.chain :, self.chain :]
         if self.ends:
@@ -254,7 +254,7 @@ class Search:
         return self.basis.products.eigh(projected)
 
     def _next_direction(self) -> torch.Tensor:
-        """Return the part (c,) of the last image that lies outside the basis."""
+        """Return the part (c,) of the Lanczos chain's last image outside the basis."""
         direction = self.basis.weights[:, -1]
         if self.ends:
             last = self._added(self.basis.projected[-1:])[0]
@@ -263,28 +263,28 @@ class Search:
 
     @property
     def wanted_values(self) -> torch.Tensor:
-        """Ritz values of the wanted pairs, ascending."""
+        """Ritz values of the pairs that Lanczos is to find, ascending."""
         return self.values[self.wanted]
 
     @property
     def slack(self) -> torch.Tensor:
-        """Residuals at which the wanted pairs are converged, as far as rounding allows."""
+        """Residuals at which Lanczos counts the wanted pairs as converged, given rounding."""
         tol = max(self.tol, self.reachable)
         return tolerances(self.wanted_values, self.norm, tol, self.reachable)
 
     @property
     def _outside(self) -> torch.Tensor:
-        """W s (c, k), the residuals of the wanted pairs along the directions outside the basis."""
+        """W s (c, k), residuals of the wanted Lanczos pairs along the directions outside."""
         return self.basis.weights @ self.coefficients[:, self.wanted]
 
     @property
     def residual_norms(self) -> torch.Tensor:
-        """Residual norms of the wanted pairs."""
+        """Residual norms of the pairs wanted of Lanczos."""
         return torch.linalg.vector_norm(self._outside, dim=0)
 
     @property
     def is_solved(self) -> bool:
-        """Whether all k wanted pairs are there with residuals below the tolerance."""
+        """Whether Lanczos has all k wanted pairs, with residuals below the tolerance."""
         return len(self.wanted) == self.k and bool((self.residual_norms <= self._goal).all())
 
     @property
@@ -293,11 +293,11 @@ class Search:
 
     @property
     def wants_ends_only(self) -> bool:
-        """Whether only outermost eigenvalues are wanted, which a first chain shows by itself."""
+        """Whether Lanczos is to find outermost eigenvalues only, which a first chain shows."""
         return self.k <= (2 if self.which == "BE" else 1)
 
     def shown_by(self, evidence: Evidence | None) -> torch.Tensor:
-        """Return which wanted values (k,) are outermost with nothing unseen further out."""
+        """Return which wanted values (k,) a Lanczos chain shows to be outermost."""
         values, slack = self.wanted_values, self.slack
         shown = torch.zeros(len(values), dtype=torch.bool, device="cpu")
         if evidence is None or not len(values):
@@ -315,12 +315,12 @@ class Search:
         return shown
 
     def ends_are_shown_by(self, evidence: Evidence | None) -> bool:
-        """Whether nothing unseen lies beyond the outermost wanted value, or both for "BE"."""
+        """Whether a Lanczos chain shows that nothing lies beyond the outermost wanted value."""
         count = 2 if self.which == "BE" and self.k > 1 else 1
         return int(self.shown_by(evidence).sum()) == count
 
     def first_chain_goes_on(self) -> bool:
-        """Whether the first chain has to go on, rather than a second one to begin."""
+        """Whether the first Lanczos chain goes on, rather than a second one to begin."""
         assert self.evidence is not None
         self._is_distinct = self._levels[1] >= self.evidence.needed
         values, slack = self.wanted_values, self.slack
@@ -330,18 +330,18 @@ class Search:
         return not self._is_distinct and (self._is_patient or is_dense or self._has_no_copies)
 
     def first_chain_shows_all(self) -> bool:
-        """Whether nothing is missing by what the first chain shows, and an earlier second one."""
+        """Whether the first Lanczos chain, and an earlier second one, miss nothing."""
         return self._is_distinct and self._has_no_copies
 
     @property
     def _has_no_copies(self) -> bool:
-        """Whether no copies of wanted eigenvalues are missing that would change another one."""
+        """Whether Lanczos misses no copies of wanted eigenvalues that would change another one."""
         known = self._without_copies
         places = copies(self.wanted_values, self.slack, self.which)
         return all(known.get(sign, inf) <= place for sign, place in places.items())
 
     def begin_second_chain(self, draw: Callable[[], torch.Tensor]) -> None:
-        """Start a chain that shows whether something wanted is missing beside the basis.
+        """Start a second Lanczos chain, to show whether something wanted is missing.
 
         Where the first chain shows that only copies may be, it looks for these.
         """
@@ -364,7 +364,7 @@ class Search:
         self._ritz_vectors, self._growths = vectors, (-inf, -inf)
 
     def nothing_is_missing(self) -> bool | None:
-        """Return whether it has been shown of all ends; None where the chain has to go on.
+        """Return whether Lanczos has shown it of all ends; None where the chain goes on.
 
         With the push of one end, the chain multiplies beside the basis by no more than the two
         pushes above what it would with that of the other end. Once there are no copies, the first
@@ -407,13 +407,13 @@ class Search:
         return True
 
     def _shows(self, sign: int, limit: float) -> bool:
-        """Whether the chain shows that no eigenvalue times the sign is above a limit."""
+        """Whether the Lanczos chain shows that no eigenvalue times the sign is above a limit."""
         assert self.evidence is not None
         point = torch.tensor([sign * limit], dtype=torch.float64, device="cpu")
         return self.evidence.top(sign) <= limit and bool(self.evidence.excludes(point))
 
     def improve(self, draw: Callable[[], torch.Tensor]) -> None:
-        """Bring the wanted pairs closer: along the chain, or what it leaves of the residuals."""
+        """Bring the wanted pairs closer: along the Lanczos chain, or what it leaves of them."""
         if self.chain is not None:
             last = self.basis.coupling * self.coefficients[-1, self.wanted].abs()
             if len(self.wanted) < self.k or bool((last > self._goal).any()):
@@ -422,7 +422,7 @@ class Search:
         self.reduce_residuals(draw)
 
     def extend_chain(self, draw: Callable[[], torch.Tensor]) -> None:
-        """Add the next vector of the chain, or a new direction when the chain is exhausted."""
+        """Add the next vector of the Lanczos chain, or a new direction when it is exhausted."""
         direction = self._next_direction()
         if not bool(direction.any()):
             self.begin_chain(draw())
@@ -434,7 +434,7 @@ class Search:
             self.evidence.extend()
 
     def reduce_residuals(self, draw: Callable[[], torch.Tensor]) -> None:
-        """Add the leading principal direction of the residuals that are too large."""
+        """Add the principal direction of Lanczos residuals that are too large."""
         large = self._outside[:, self.residual_norms > self._goal]
         self.leave_chain()
         if large.numel() == 0:
@@ -445,7 +445,7 @@ class Search:
         self.basis.extend(torch.linalg.svd(large).U[:, 0])
 
     def runner_up(self) -> tuple[torch.Tensor, float]:
-        """Return a direction (1, P) of what would be wanted next, and how far its value is.
+        """Return a direction (1, P) of what Lanczos would want next, and how far its value is.
 
         It is the next Ritz vector, or one step of gradient ascent (descent for "SA") from it when
         there is no chain to refine it. None (0, P), infinitely far, when all values are wanted.
@@ -464,7 +464,7 @@ class Search:
         return direction, nearest
 
     def pairs(self, shown: torch.Tensor) -> Pairs:
-        """Return the wanted pairs with their residuals, and give up the basis.
+        """Return the pairs that Lanczos found with their residuals, and give up the basis.
 
         Args:
             shown: (k,), whether they have been shown to be those that were asked for.
@@ -488,12 +488,12 @@ class Search:
         return Pairs(values, rows, residuals, bounds, residuals <= limits, floor)
 
     def _make_room(self) -> None:
-        """Restart where a new chain would have little room."""
+        """Restart Lanczos where a new chain would have little room."""
         if self.basis.size and self.basis.capacity - self.basis.size < _ROOM:
             self._restart()
 
     def _restart(self) -> None:
-        """Keep the outer Ritz vectors, so that a third of the room beyond the wanted ones is used.
+        """Restart Lanczos with the outer Ritz vectors, using a third of the room beyond the wanted.
 
         A chain that began in a larger basis is shortened by itself, so that it stays a chain of the
         operator beside what was known before it.

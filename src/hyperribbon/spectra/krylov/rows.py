@@ -46,7 +46,7 @@ class Rows(ABC):
 
     @abstractmethod
     def write(self, start: int, rows: torch.Tensor) -> None:
-        """Store rows (b, length) from a position on."""
+        """Write rows (b, length) to the store from a position on."""
 
     @abstractmethod
     def read(self, rows: slice, columns: slice = slice(None)) -> torch.Tensor:
@@ -54,7 +54,7 @@ class Rows(ABC):
 
     @abstractmethod
     def compress(self, weights: torch.Tensor) -> None:
-        """Replace the first rows (m) by combinations of them, weights (kept, m)."""
+        """Replace the first stored rows (m) by combinations of them, weights (kept, m)."""
 
     def pieces(self) -> Iterator[slice]:
         """Yield the ranges of columns of the stored rows to work on."""
@@ -63,7 +63,7 @@ class Rows(ABC):
             yield slice(start, min(start + step, self.length))
 
     def combine(self, weights: torch.Tensor, start: int = 0) -> torch.Tensor:
-        """Return weights (j, m) @ the m rows from `start` on."""
+        """Return weights (j, m) @ the m stored rows from `start` on."""
         some = slice(start, start + weights.shape[-1])
         result = weights.new_empty(len(weights), self.length)
         for piece in self.pieces():
@@ -71,13 +71,13 @@ class Rows(ABC):
         return result
 
     def subtract(self, row: torch.Tensor, weights: torch.Tensor, start: int = 0) -> None:
-        """Subtract weights (1, m) @ the m rows from `start` on from a row (1, length), in place."""
+        """Subtract weights (1, m) @ the m stored rows from `start` on from a row, in place."""
         some = slice(start, start + weights.shape[-1])
         for piece in self.pieces():
             row[:, piece] -= weights @ self.read(some, piece)
 
     def inner(self, count: int, row: torch.Tensor) -> torch.Tensor:
-        """Return the inner products (count,) of the first rows with one (1, length).
+        """Return the inner products (count,) of the first stored rows with one (1, length).
 
         They are summed in float64, chunk by chunk, and returned on the CPU.
         """
@@ -102,7 +102,7 @@ class MemoryRows(Rows):
         self._buffer[start : start + len(rows)] = rows
 
     def read(self, rows: slice, columns: slice = slice(None)) -> torch.Tensor:
-        """Return a view of some stored rows and columns."""
+        """Return a view of some rows and columns in memory."""
         return self._buffer[rows, columns]
 
     def combine(self, weights: torch.Tensor, start: int = 0) -> torch.Tensor:
@@ -138,7 +138,7 @@ class DiskRows(Rows):
                 self._put(start + offset, piece, row[piece])
 
     def read(self, rows: slice, columns: slice = slice(None)) -> torch.Tensor:
-        """Return a copy of some stored rows and columns."""
+        """Return a copy of some rows and columns on disk."""
         first, last = columns.start or 0, self.length if columns.stop is None else columns.stop
         block = torch.empty(rows.stop - rows.start, last - first, dtype=self.dtype, device="cpu")
         for position, row in enumerate(range(rows.start, rows.stop)):
