@@ -155,6 +155,23 @@ def test_a_network_without_activations_to_replace_says_that_a_copy_was_trained(d
     assert "a copy of the network itself was trained" in found.summary()
 
 
+def test_a_network_that_differentiates_inside_has_a_forecast_too():
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.u = nn.Sequential(nn.Linear(1, 6), nn.Tanh(), nn.Linear(6, 1))
+
+        def forward(self, x):
+            x = x.detach().requires_grad_()
+            u = self.u(x)
+            return torch.autograd.grad(u.sum(), x, create_graph=True)[0] + u
+
+    torch.manual_seed(0)
+    model, data = Residual().double(), (torch.linspace(0, 1, 9)[:, None], torch.zeros(9, 1))
+    found = hr.predict_sharpness(model, nn.MSELoss(), data, optimizer=0.05, steps=5)
+    assert found.path[0] == pytest.approx(largest(model, nn.MSELoss(), data), rel=1e-3)
+
+
 def rows(path):
     return json.loads(path.read_text())["trainings"]
 

@@ -66,7 +66,7 @@ class LinearSurrogate(nn.Module):
     def __init__(self, model: nn.Module, run: Callable[[nn.Module], Any]) -> None:
         super().__init__()
         self.inner = copy.deepcopy(model).eval()
-        with torch.no_grad(), _Replacing(None) as finding:
+        with torch.enable_grad(), _Replacing(None) as finding:  # a model may differentiate inside
             run(self.inner)
         self.gains, self.activations = finding.found, finding.names
 
