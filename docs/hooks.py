@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+from captions import caption_lines
 from formulas import draw_formulas
 from gallery import gallery_page, thumbnail
 from ledger import ledger_page
@@ -246,6 +247,9 @@ def _paper_page(paper: str, verdicts: dict[str, Any]) -> str:
             counts = _count_verdicts(verdicts.get(id)).items()
             claims = ", ".join(f"{count} {verdict}" for verdict, count in counts) or "—"
             lines.append(f"| [`{id}`](../gallery/{id}.md) | {experiment.title} | {claims} |")
+    captions = ROOT / "docs" / "papers" / f"{paper}.captions.toml"
+    if captions.is_file():
+        lines += caption_lines(paper, tomllib.loads(captions.read_text())["figure"], verdicts)
     lines += ["", "## Errors found in print", ""]
     lines += [f"- **{slip['place']}**: {slip['text']}" for slip in entry["slips"]]
     return "\n".join(lines) + "\n"
