@@ -18,6 +18,7 @@ from hyperribbon.core.devices.gpus import seed_gpus
 from hyperribbon.core.generators import derive_seed, torch_generator
 from hyperribbon.core.parameters import ParameterSpace
 from hyperribbon.noise.stationary import read_rule
+from hyperribbon.noise.weight_records import StepBuffer
 from hyperribbon.operators import Risk
 from hyperribbon.operators.risk.batches import batch_size
 from hyperribbon.operators.risk.objective import Objective
@@ -27,6 +28,7 @@ from hyperribbon.recording.resume_state import load_parts, pack_parts, save_stat
 from hyperribbon.theory.fluctuations.one_layer import batch_factor
 
 _SAVES = 10  # of the progress, over all steps
+_SHOWN = 0.2  # seconds between signs of progress, if not many steps pass in them
 
 
 class Continuation:
@@ -113,10 +115,13 @@ class Continuation:
 
         objective, names = Objective(self._loss), {p: list(s.names) for p, s in parts.items()}
         tensors = dict(self._model.named_parameters())
-        own: dict[str, Any] = {"model": self._model, "optimizer": self._optimizer}
-        stored = own | {f"record {name}": record for name, record in records.items()}
+        buffer = StepBuffer({p: [tensors[n] for n in own] for p, own in names.items()}, steps)
+        values: list[torch.Tensor] = []
+        stored: dict[str, Any] = {"model": self._model, "optimizer": self._optimizer}
+        stored |= {f"record {name}": record for name, record in records.items()}
         settings = {"seed": self._seed, "layers": names}
-        step, began, before = 0, time.perf_counter(), random_state()
+        step, before = 0, random_state()
+        began = shown = time.perf_counter()
         mode = self._model.training
         try:
             torch.set_rng_state(torch_generator(self._seed, "dropout").get_state())
@@ -138,25 +143,38 @@ class Continuation:
                     self._optimizer.step()
                     step += 1
                     clock = time.perf_counter()
-                    self._losses.append(value.item())
-                    if not np.isfinite(self._losses[-1]):
-                        reason = f"the loss is {self._losses[-1]:g} after {step} steps"
-                        raise ArgumentError("optimizer", "lr", reason, "Use a smaller rate.")
-                    for name, record in records.items():
-                        record.add([tensors[n].detach() for n in names[name]])
-                    if folder is not None and step % max(steps // _SAVES, 1) == 0 and step < steps:
+                    values.append(value.detach().reshape(()))
+                    saves = folder is not None and step % max(steps // _SAVES, 1) == 0
+                    if buffer.add() or saves or step == steps or clock > shown + _SHOWN:
+                        self._keep_losses(values, step)
+                        buffer.empty(records)
+                        progress.advance(task, len(values))
+                        values, shown = [], clock
+                    if folder is not None and saves and step < steps:
                         notes = {"settings": settings, "step": step, "losses": self._losses}
                         old = list(folder.glob("state/progress-*"))
                         new = save_state(folder, "progress", pack_parts(stored, notes))
                         for earlier in old:
                             if earlier != new:
                                 earlier.unlink()
-                    progress.advance(task)
                     self.recording_seconds += time.perf_counter() - clock
         finally:
             set_random_state(before)
             self._model.train(mode)
         self.training_seconds = time.perf_counter() - began - self.recording_seconds
+
+    def _keep_losses(self, values: list[torch.Tensor], step: int) -> None:
+        """Keep the losses of a continued training's last steps.
+
+        Raises:
+            ArgumentError: One of them is not finite.
+        """
+        new = torch.stack(values).double().tolist()
+        self._losses += new
+        for count, loss in enumerate(new, step - len(new) + 1):
+            if not np.isfinite(loss):
+                reason = f"the loss is {loss:g} after {count} steps"
+                raise ArgumentError("optimizer", "lr", reason, "Use a smaller rate.")
 
     def _from(self, step: int, steps: int) -> Iterator[Any]:
         """Yield the batches of the continuation's remaining steps, epoch by epoch."""
@@ -180,7 +198,7 @@ class Continuation:
         for index in range(len(trajectory)):
             state = trajectory.weights(index)
             for name, part in parts.items():
-                records[name].add([state[n].to(self._device) for n in part.names])
+                records[name].add(part.flatten(state).to(self._device)[None])
         recorded = [float(s) for s in trajectory.steps]
         return (recorded[-1] - recorded[0]) / max(len(recorded) - 1, 1)
 

@@ -175,7 +175,7 @@ def variance_flatness(
     >>> weights = rng.normal(size=(20_000, 4)) * np.sqrt(np.diag(H))   # variance ∝ curvature
     >>> abs(variance_flatness(weights, H).exponent - 2) < 0.1
     True
-    """  # noqa: DOC501 - _refusal() returns an ArgumentError
+    """
     confidence = check_fraction("confidence", confidence)
     if not 0 < confidence < 1:
         raise ArgumentError("confidence", confidence, "expected 0 < confidence < 1", "Give 0.95.")
@@ -189,19 +189,62 @@ def variance_flatness(
         found = weight_covariance(trajectory, k=k, start=first, params=params, window=window)
     size, space = int(curvature.shape[0]), getattr(curvature, "space", None)
     check_same_weights("curvature", size, space, found)
-    if len(found.eigenvalues) < 3:
-        reason = f"{len(found.eigenvalues)} of its modes are used, too few for a slope"
-        raise ArgumentError("trajectory", found.modes, reason, "Use at least three modes.")
     H = check_finite("curvature", project(curvature, found.modes))
-    variances, curvatures = found.eigenvalues, np.diag(H).copy()
-    if not variances.max() > np.finfo(float).tiny / np.finfo(float).eps:
+    options: Any = {"loss": loss, "confidence": confidence, "strict": strict}
+    result = fit_flatness(found, H, mode_times(found), **options)
+    if warn:
+        _warn(result, found)
+    return result
+
+
+def mode_times(found: WeightCovariance) -> Float[np.ndarray, "k"]:
+    """Return the correlation times of the fluctuations' modes; see `VarianceFlatness.times`."""
+    times, moving = np.ones(len(found.eigenvalues)), _moving(found)
+    if moving.any():
+        window, lines = found.window or found.samples, found.window is not None
+        times[moving] = fit_memory(found.projections[:, moving], window, lines=lines).times
+    return times
+
+
+def _moving(found: WeightCovariance) -> Bool[np.ndarray, "k"]:
+    """Return along which modes of the fluctuations there are any."""
+    largest = found.eigenvalues.max(initial=0.0)
+    least = np.finfo(float).tiny / np.finfo(float).eps
+    return found.eigenvalues > (_NOTHING * largest if largest > least else np.inf)
+
+
+def fit_flatness(
+    found: WeightCovariance,
+    H: Float[np.ndarray, "k k"],
+    times: Float[np.ndarray, "k"],
+    *,
+    loss: Callable[[np.ndarray], float] | None = None,
+    confidence: float = 0.95,
+    strict: bool = False,
+) -> VarianceFlatness:
+    """Fit the variance–flatness relation to the modes of a measured covariance.
+
+    Args:
+        found: The covariance.
+        H: Curvature VᵀHV over its modes V.
+        times: Their correlation times.
+        loss: As for `variance_flatness`.
+        confidence: Coverage of the interval.
+        strict: Whether to raise where there can be no interval.
+
+    Returns:
+        The exponent; where there can be no interval it is NaN, and `doubt` says why.
+
+    Raises:
+        ArgumentError: Fewer than three modes move and have different, positive curvatures.
+    """  # noqa: DOC501 - _refusal() returns an ArgumentError
+    variances, curvatures, moving = found.eigenvalues, np.diag(H).copy(), _moving(found)
+    if len(variances) < 3:
+        reason = f"{len(variances)} of its modes are used, too few for a slope"
+        raise ArgumentError("trajectory", found.modes, reason, "Use at least three modes.")
+    if not moving.any():
         reason = f"its weights do not move: their largest variance is {variances.max():.3g}"
         raise ArgumentError("trajectory", found.modes, reason, "Record a training that goes on.")
-    moving = variances > _NOTHING * variances.max()
-    window = found.window or found.samples
-    memory = fit_memory(found.projections[:, moving], window, lines=found.window is not None)
-    times = np.ones(len(variances))
-    times[moving] = memory.times
     resolved = SEEN * times <= (found.window or found.samples)
     usable = (variances > 0) & (curvatures > 0)
     reason = "" if (resolved & usable).sum() >= 3 or usable.sum() < 3 else doubt(times, found)
@@ -220,18 +263,17 @@ def variance_flatness(
         raise ArgumentError("trajectory", found.modes, reason, remedy)
     corrected, deviation, freedom = _cross_fit(found, both, H[np.ix_(both, both)])
     reach = np.nan if reason else float(stdtrit(freedom, (1 + confidence) / 2)) * deviation
-    low, high = corrected - reach, corrected + reach
     bias = exponent - corrected
     too_few = bool(abs(bias) > 0.1 * abs(exponent) or found.effective_samples < 10 * len(variances))
     widths = None if loss is None else _widths(loss, found)
-    result = VarianceFlatness(
+    return VarianceFlatness(
         variances,
         curvatures,
         widths,
         exponent,
         bias,
         corrected,
-        (float(low), float(high)),
+        (float(corrected - reach), float(corrected + reach)),
         confidence,
         None if widths is None else _width_exponent(variances, widths),
         found.effective_samples,
@@ -241,9 +283,6 @@ def variance_flatness(
         resolved,
         reason,
     )
-    if warn:
-        _warn(result, found)
-    return result
 
 
 def _cross_fit(

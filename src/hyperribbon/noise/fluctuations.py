@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated as Float
 from typing import Any
@@ -17,9 +17,8 @@ from hyperribbon.core.checks import ArgumentError, check_choice, validate
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
 from hyperribbon.noise.continuation import Continuation
-from hyperribbon.noise.flatness import SEEN, doubt, variance_flatness
+from hyperribbon.noise.flatness import SEEN, doubt, fit_flatness, mode_times
 from hyperribbon.noise.layer_fluctuations import AGREES, Fluctuations, LayerFluctuations
-from hyperribbon.noise.memory import fit_memory
 from hyperribbon.noise.mode_predictions import (
     noise_of_steps,
     preconditioner_within,
@@ -152,7 +151,7 @@ def fluctuations(
     started = time.perf_counter()
     whole = {n: record.covariance(k) for n, record in records.items()}
     run.move_to({n: found.mean for n, found in whole.items()}, parts)
-    times = {n: _times(found) for n, found in whole.items()}
+    times = {n: mode_times(found) for n, found in whole.items()}
     chosen = _resolved_first(times, moments, curved)
     covariances = {n: _of_modes(found, chosen[n]) for n, found in whole.items()}
     count = _affordable(samples, products, sum(map(len, chosen.values())))
@@ -221,17 +220,6 @@ def _trained_space(
     return ParameterSpace.of_model(model, params=kept)
 
 
-@dataclass(frozen=True)
-class _Product:
-    """A symmetric matrix of which the product with some modes is known."""
-
-    shape: tuple[int, int]
-    product: np.ndarray
-
-    def __matmul__(self, modes: Any) -> np.ndarray:
-        return self.product
-
-
 def _leading(risk: Risk, part: ParameterSpace, k: int, seed: int) -> np.ndarray:
     found = eigsh(Hessian(risk.on(part)), min(k, part.dimension), seed=seed)
     assert found.eigenvectors is not None
@@ -263,13 +251,6 @@ def _within_modes(
         )
     whole = np.concatenate(columns, axis=1)
     return (whole + whole.T) / 2
-
-
-def _times(found: WeightCovariance) -> Float[np.ndarray, "k"]:
-    """Return the correlation times of the fluctuations' modes, as `variance_flatness` does."""
-    times, moving = np.ones(len(found.eigenvalues)), found.eigenvalues > 0
-    times[moving] = fit_memory(found.projections[:, moving], found.samples, lines=False).times
-    return times
 
 
 def _resolved_first(
@@ -323,8 +304,7 @@ def _layer(
             reason = f"curvature is known along {len(chosen)} modes only; take more steps"
     else:
         try:
-            matrix = _Product((found.width, found.width), measured.modes @ H)
-            flatness = variance_flatness(measured, matrix, warn=False, strict=False)
+            flatness = fit_flatness(measured, H, times[chosen])
             reason = flatness.doubt
         except ArgumentError as error:
             reason = error.reason

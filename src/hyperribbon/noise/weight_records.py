@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,42 @@ from hyperribbon.noise.stationarity import autocorrelation_time, stationarity
 from hyperribbon.noise.weights import WeightCovariance
 
 _BLOCK = 64  # rows that are projected, or summed, at once
+_BUFFERED = 2**22  # most weights of steps that wait for being recorded
 _EXACT = 256  # records or weights up to which all modes are computed
-_MORE = 20  # directions beside the k that are wanted
-_SUMS = 512  # signed sums of weights that stand for all of them in a first guess
+_KRYLOV = 3  # blocks of the subspace in which modes are searched
+_MORE = 12  # directions of a block beside the k that are wanted
+_SUMS = 4096  # signed sums of weights that stand for all of them in a first guess
+
+
+class StepBuffer:
+    """Weights of a few successive steps, until they are handed to the layers' records."""
+
+    def __init__(self, layers: dict[str, list[torch.Tensor]], steps: int) -> None:
+        self._weights = [weight for own in layers.values() for weight in own]
+        width = sum(weight.numel() for weight in self._weights)
+        rows = max(min(_BLOCK, _BUFFERED // width, steps), 1)
+        first = {n: torch.cat([w.detach().reshape(-1) for w in own]) for n, own in layers.items()}
+        self._blocks = {n: row.new_empty(rows, len(row)) for n, row in first.items()}
+        self._places: list[list[torch.Tensor]] = [[] for _ in range(rows)]
+        for name, own in layers.items():
+            for row, places in zip(self._blocks[name], self._places, strict=True):
+                pieces = row.split([weight.numel() for weight in own])
+                places += [p.view(w.shape) for p, w in zip(pieces, own, strict=True)]
+        self._used = 0
+
+    def add(self) -> bool:
+        """Add the present weights to the buffer; return whether it is full."""
+        with torch.no_grad():
+            for place, weight in zip(self._places[self._used], self._weights, strict=True):
+                place.copy_(weight)
+        self._used += 1
+        return self._used == len(self._places)
+
+    def empty(self, records: dict[str, Any]) -> None:
+        """Hand the buffered weights of every layer to its record."""
+        for name, record in records.items():
+            record.add(self._blocks[name][: self._used])
+        self._used = 0
 
 
 class _Rows:
@@ -37,19 +69,18 @@ class _Rows:
         self._rows = self._first.new_zeros(self._capacity, len(self._first))
         self._rows[: self._used] = state["rows"]
 
-    def add(self, tensors: Sequence[torch.Tensor]) -> None:
-        """Add the weights of one step to the record."""
+    def add(self, rows: torch.Tensor) -> None:
+        """Add the weights (m, P) of m steps to the record."""
         if not len(self._first):
-            self._first = torch.cat([tensor.reshape(-1) for tensor in tensors])
-            self._rows = self._first.new_empty(self._capacity, len(self._first))
-        if self._used == self._capacity:
-            self._make_room()
-        row, first = self._rows[self._used], 0
-        for tensor in tensors:
-            places = slice(first, first + tensor.numel())
-            torch.sub(tensor.reshape(-1), self._first[places], out=row[places])
-            first += tensor.numel()
-        self._used += 1
+            self._first = rows[0].clone()
+            self._rows = rows.new_empty(self._capacity, rows.shape[1])
+        while len(rows):
+            if self._used == self._capacity:
+                self._make_room()
+            new = rows[: self._capacity - self._used]
+            end = self._used + len(new)
+            torch.sub(new, self._first, out=self._rows[self._used : end])
+            self._used, rows = end, rows[len(new) :]
 
     def _make_room(self) -> None:
         raise NotImplementedError
@@ -117,9 +148,10 @@ def principal_modes(rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Ten
     """Return the k leading modes (P, k) of recorded rows (n, P), and the rows along them.
 
     Computed exactly where there are few rows or columns. For others a subspace that is a little
-    larger is found from random signed sums of the columns, whose Gram matrix has nearly the same
-    leading eigenvectors, and improved by one product with the rows; variances are exact along the
-    modes that are returned (Halko, Martinsson and Tropp 2011).
+    larger is found by block Krylov iteration (Musco and Musco 2015), for a large number of columns
+    on random signed sums of them, whose Gram matrix has nearly the same leading eigenvectors
+    (Halko, Martinsson and Tropp 2011), and improved by one product with the rows; variances are
+    exact along the modes that are returned.
     """
     n, width = rows.shape
     if width <= min(n, _EXACT):
@@ -130,29 +162,45 @@ def principal_modes(rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Ten
         rows = rows.double().cpu()
         wanted = torch.linalg.eigh(rows @ rows.T)[1][:, -k:]
     else:
-        wanted = _guess(rows, k + _MORE)
+        wanted = _left_vectors(_sums(rows), min(k + _MORE, n // _KRYLOV))
     basis = torch.linalg.qr(rows.T @ wanted.to(rows))[0]
     along = (rows @ basis).double().cpu()
     turn = torch.linalg.eigh(along.T @ along)[1].flip(1)[:, :k].contiguous()
     return basis.double().cpu() @ turn, along @ turn
 
 
-def _guess(rows: torch.Tensor, count: int) -> torch.Tensor:
+def _left_vectors(rows: torch.Tensor, count: int) -> torch.Tensor:
     """Return approximate leading left singular vectors (n, count) of recorded rows."""
-    n, width = rows.shape
-    if width > _SUMS:
-        draws = torch.randint(2, (width,), generator=torch_generator(0, "signs"), device="cpu")
-        signs = (2 * draws - 1).to(rows)
-        spare = -width % _SUMS
-        sums = [
+    found, products = rows.new_empty(len(rows), 0), [_signs((rows.shape[1], count)).to(rows)]
+    for _ in range(_KRYLOV):
+        block = torch.linalg.qr(rows @ products[-1])[0]
+        for _ in range(2 if len(products) > 1 else 0):  # once leaves rounding errors
+            block = torch.linalg.qr(block - found @ (found.T @ block))[0]
+        found = torch.cat([found, block], dim=1)
+        products.append(rows.T @ block)
+    whole = torch.cat(products[1:], dim=1)
+    vectors = torch.linalg.eigh((whole.T @ whole).double())[1]
+    return found @ vectors[:, -count:].to(found)
+
+
+def _sums(rows: torch.Tensor) -> torch.Tensor:
+    """Return random signed sums of the columns of recorded rows, or the rows if there are few."""
+    width = rows.shape[1]
+    if width <= 2 * _SUMS:
+        return rows
+    signs = _signs((width,)).to(rows)
+    spare = -width % _SUMS
+    return torch.cat(
+        [
             torch.nn.functional.pad(block * signs, (0, spare)).unflatten(1, (-1, _SUMS)).sum(dim=1)
             for block in rows.split(_BLOCK)
         ]
-        rows = torch.cat(sums)
-    if rows.shape[1] < n:
-        vectors = torch.linalg.eigh((rows.T @ rows).double())[1]
-        return rows.double() @ vectors[:, -count:]
-    return torch.linalg.eigh((rows @ rows.T).double())[1][:, -count:]
+    )
+
+
+def _signs(shape: tuple[int, ...]) -> torch.Tensor:
+    """Return random signs for sums of recorded weights."""
+    return 2 * torch.randint(2, shape, generator=torch_generator(0, "signs"), device="cpu") - 1
 
 
 class GivenDirections(_Rows):
@@ -206,7 +254,7 @@ def _covariance(
         total,
         len(along),
         float((len(along) / times).mean()),
-        stationarity(along),
+        stationarity(along, times=times),
         times=times,
         principal=principal,
     )

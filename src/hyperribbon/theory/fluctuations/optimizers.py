@@ -167,25 +167,22 @@ def _over_epoch(A: np.ndarray, b: np.ndarray, batches: int) -> np.ndarray:
     Q_t = (1+ρ) Σ_{k<t} a_k a_kᵀ − ρ g_t g_tᵀ, a_k = Aᵏb, g_t = Σ_{k<t} a_k, and the state at the
     start of an epoch solves S = A^B S A^Bᵀ + Q_B.
     """
-    rho = 1 / (batches - 1)
-    impulse = np.broadcast_to(b, (len(A), 2))
-    squares, total = np.zeros((len(A), len(A), 2, 2)), np.zeros((len(A), 2))
+    rho, N = 1 / (batches - 1), len(A)
+    powers = np.empty((batches, N, 2, 2))
     power = np.broadcast_to(np.eye(2), A.shape)
-    powers, added = [], []
-    for _ in range(batches):
-        powers.append(power)
-        added.append((1 + rho) * squares - rho * _outer(total, total))
-        squares = squares + _outer(impulse, impulse)
-        total = total + impulse
-        impulse = np.einsum("iab,ib->ia", A, impulse)
+    for step in range(batches):
+        powers[step] = power
         power = A @ power
-    start = _solve(power, (1 + rho) * squares - rho * _outer(total, total))
-    mean = np.zeros_like(squares)
-    for power, own in zip(powers, added, strict=True):
-        mean += (np.einsum("iab,ijbc,jdc->ijad", power, start, power) + own) / batches
-    return mean
+    impulses = (powers @ b).reshape(batches, -1)
+    sums = np.cumsum(impulses, axis=0)
+    left = np.arange(batches)[::-1, None] / batches  # share of the epoch that is still to come
 
+    def pairs(values: np.ndarray) -> np.ndarray:
+        return values.reshape(N, 2, N, 2).transpose(0, 2, 1, 3)
 
-def _outer(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Return outer products of all pairs of the optimiser's rows: (N, N, 2, 2)."""
-    return np.einsum("ia,jb->ijab", left, right)
+    end = (1 + rho) * impulses.T @ impulses - rho * np.outer(sums[-1], sums[-1])
+    added = (1 + rho) * (left * impulses).T @ impulses - rho / batches * sums[:-1].T @ sums[:-1]
+    start = _solve(power, pairs(end))
+    flat = powers.reshape(batches, -1)
+    carried = (flat.T @ flat / batches).reshape(N, 2, 2, N, 2, 2)
+    return np.einsum("iabjdc,ijbc->ijad", carried, start) + pairs(added)
