@@ -1,6 +1,7 @@
 """Exact traces and diagonals of Hessians where models are piecewise linear in every weight."""
 
 import time
+import warnings
 
 import pytest
 import torch
@@ -57,6 +58,16 @@ class Unseen(torch.autograd.Function):
         return 2 * ctx.saved_tensors[0] * g
 
 
+def square(x):
+    return x * x
+
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)
+    compiled_square = torch.jit.script(square)
+    """Its product is seen, but not that gradients come from it."""
+
+
 class Call(nn.Module):
     def __init__(self, function, *layers):
         super().__init__()
@@ -64,6 +75,12 @@ class Call(nn.Module):
 
     def forward(self, x):
         return self.function(x, *self.layers)
+
+
+def write(into, values):
+    """Write values into the first columns of a tensor."""
+    into[:, : values.shape[1]] = values
+    return into
 
 
 def flat(width=4, activation=None):
@@ -105,6 +122,20 @@ PIECEWISE_LINEAR = {
         lambda x, a, b: b(torch.relu(a(x)).mean(dim=(2, 3))),
         nn.ConvTranspose2d(2, 3, 3),
         nn.Linear(3, 3),
+    ),
+    "sorted, masked, counted down": Call(
+        lambda x, a, b: (lambda y: b((1 - y.sort(1)[0].cumsum(1)) * (y > 0)))(a(x.flatten(1))),
+        *(nn.Linear(128, 4), nn.Linear(4, 3)),
+    ),
+    "written into zeros": Call(
+        lambda x, a, b: b(write(torch.zeros(len(x), 6).double(), torch.relu(a(x.flatten(1))))),
+        *(nn.Linear(128, 4), nn.Linear(6, 3)),
+    ),
+    "one expert for each sample": Call(
+        lambda x, r, a, b: (lambda y: torch.where(r(y).argmax(1, keepdim=True) == 1, a(y), b(y)))(
+            x.flatten(1)
+        ),
+        *(nn.Linear(128, 2), nn.Linear(128, 3), nn.Linear(128, 3)),
     ),
     "used twice in a sum": Call(
         lambda x, a, b: b(torch.relu(a(x) + a(x.flip(-1))).amax(dim=(2, 3))),
@@ -155,6 +186,17 @@ CURVED = {
         nn.Linear(4, 3),
     ),
     "square": Call(lambda x, a, b: b(a(x.flatten(1)) ** 2), nn.Linear(128, 4), nn.Linear(4, 3)),
+    "square of what was written": Call(
+        lambda x, a, b: (lambda y: b(y * write(torch.zeros(len(y), 4).double(), y)))(
+            a(x.flatten(1))
+        ),
+        *(nn.Linear(128, 4), nn.Linear(4, 3)),
+    ),
+    "absolute value of complex numbers": Call(
+        lambda x, a, b, c: c((a(x.flatten(1)) + 1j * b(x.flatten(1)).to(torch.complex128)).abs()),
+        *(nn.Linear(128, 4), nn.Linear(128, 4), nn.Linear(4, 3)),
+    ),
+    "compiled square": nn.Sequential(flat(), nn.ReLU(), Call(compiled_square)),
     "hidden square": Call(
         lambda x, a, b: b(Unseen.apply(a(x.flatten(1)))), nn.Linear(128, 4), nn.Linear(4, 3)
     ),

@@ -14,6 +14,7 @@ from functools import wraps
 from typing import Any, ParamSpec, TypeVar
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.init import _calculate_fan_in_and_fan_out as fan_in_and_fan_out
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.batchnorm import _NormBase as NormWithStatistics
@@ -41,6 +42,7 @@ __all__ = [
     "FlopCounter",
     "InstanceNorm",
     "NormWithStatistics",
+    "StorageWeakRef",
     "TorchDispatchMode",
     "fan_in_and_fan_out",
     "is_differentiated",
