@@ -252,9 +252,8 @@ class PrunedAttention(nn.Module):
         self.in_proj_weight = nn.Parameter(torch.empty_like(in_proj_weight))
         has_bias = attention.in_proj_bias is not None
         self.in_proj_bias = nn.Parameter(torch.empty(3 * width, **like)) if has_bias else None
-        self.out_proj = nn.Linear(
-            width, self.embed_dim, attention.out_proj.bias is not None, **like
-        )
+        has_bias = attention.out_proj.bias is not None
+        self.out_proj = nn.utils.skip_init(nn.Linear, width, self.embed_dim, has_bias, **like)
         self.train(attention.training)
 
     def forward(

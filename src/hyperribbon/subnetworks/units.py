@@ -8,8 +8,9 @@ is not known here keeps the units that reach it whole.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -39,6 +40,7 @@ _POOLS = frozenset(
     for dimension in (1, 2, 3)
 ) | {"interpolate"}
 _REDUCTIONS = frozenset({"mean", "sum", "amax", "amin"})
+_PROPERTIES = frozenset({"dim", "ndim", "dtype", "device", "is_cuda"})
 _SIZED = frozenset("view reshape unflatten split chunk tensor_split unbind".split())  # noqa: SIM905
 _ACTIVATIONS = (
     nn.ReLU, nn.ReLU6, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LeakyReLU, nn.ELU, nn.SELU,
@@ -206,9 +208,21 @@ class _Value:
     axis: int = -1
     flat: str = ""  # "inner" or "outer": the axis was joined with others, unit by unit or around
     rank: int = 0  # where it is known
+    is_shape: bool = False  # whether it is the shape of that tensor
+
+    def counts_units(self, index: Any) -> bool:
+        """Return whether an entry of the shape, or a slice of it, may be the number of units."""
+        if self.labels is None:
+            return False
+        if not self.rank or not isinstance(index, int | slice):
+            return index != 0
+        chosen = range(self.rank)[index]
+        return self.axis % self.rank in ([chosen] if isinstance(chosen, int) else chosen)
 
 
 _UNKNOWN = _Value()
+_BATCH = object()
+"""The number of samples, as a size."""
 
 
 class _Finder:
@@ -316,7 +330,8 @@ class _Finder:
         if id(module) in self._seen:
             return
         self._seen.add(id(module))
-        if isinstance(module, (*_BLOCKS, nn.MultiheadAttention)) or not list(module.children()):
+        blocks = *_BLOCKS, nn.MultiheadAttention
+        if (isinstance(module, blocks) and _is_known(module)) or not list(module.children()):
             self._inside(module, path)
             return
         try:
@@ -363,9 +378,8 @@ class _Finder:
                     self._attention(attention, _below(path, name))
         elif any(parameter.ndim > 1 for parameter in module.parameters(recurse=False)):
             kind = type(module).__name__
-            known = (
-                isinstance(module, (nn.Linear, *_CONVOLUTIONS, *_TRANSPOSED)) or kind == "Conv1D"
-            )
+            layers = nn.Linear, *_CONVOLUTIONS, *_TRANSPOSED
+            known = _is_known(module) and (isinstance(module, layers) or kind == "Conv1D")
             reason = (
                 "what calls it cannot be traced" if known else f"{kind} layers are not supported"
             )
@@ -374,6 +388,7 @@ class _Finder:
     def _attention(self, module: nn.MultiheadAttention, path: str) -> None:
         if module.in_proj_weight is None or module.bias_k is not None or module.add_zero_attn:
             self._whole[path] = "attention with separate or additional keys"
+        if path in self._whole:
             return
         heads = self._new(module.num_heads)
         self._heads.update(heads.tolist())
@@ -388,16 +403,9 @@ class _Finder:
     def _follow(self, module: nn.Module, graph: fx.Graph, path: str) -> None:
         values: dict[fx.Node, Any] = {}
 
-        def value_of(argument: Any) -> Any:
-            if isinstance(argument, fx.Node):
-                return values[argument]
-            if isinstance(argument, list | tuple):
-                return type(argument)(map(value_of, argument))
-            return argument
-
         for node in graph.nodes:
-            given = [value_of(argument) for argument in node.args]
-            named = {name: value_of(argument) for name, argument in node.kwargs.items()}
+            given: Any = fx.map_arg(node.args, values.__getitem__)
+            named: Any = fx.map_arg(node.kwargs, values.__getitem__)
             if node.op == "output":
                 for value in _values((given, named)):
                     self._keep(value, "its units are outputs of the model")
@@ -408,15 +416,18 @@ class _Finder:
             elif node.op == "call_module":
                 target = str(node.target)
                 own = module.get_submodule(target)
+                if isinstance(own, nn.MultiheadAttention) and _reads_weights(node):
+                    self._whole[_below(path, target)] = "its attention weights are used"
                 values[node] = self._layer(own, _below(path, target), given, named)
             else:
-                called = node.target if isinstance(node.target, str) else node.target.__name__
-                values[node] = self._function(called, node.op, given, named)
+                values[node] = self._function(node, given, named)
 
     def _layer(self, layer: nn.Module, path: str, given: list[Any], named: dict[str, Any]) -> Any:
         self._seen.add(id(layer))
         first = given[0] if len(given) == 1 and not named else None
         kind = type(layer).__name__
+        if not _is_known(layer):
+            return self._refuse([*given, *named.values()], kind, layer, path)
         if not isinstance(getattr(layer, "weight", None), nn.Parameter | None):
             self._whole[path] = "its weight is computed from other parameters"
             return self._refuse([*given, *named.values()], kind)
@@ -469,7 +480,7 @@ class _Finder:
         made = self._along(_below(path, "weight"), makes, None)
         if getattr(layer, "bias", None) is not None:
             self._along(_below(path, "bias"), 0, made)
-        return _Value(made, -1 if last else 1, rank=value.rank if last else 0)
+        return _Value(made, -1 if last else 1, rank=value.rank if last else weight.ndim)
 
     def _per_channel(self, layer: nn.Module, path: str, value: _Value) -> _Value:
         """Follow a layer that treats every unit alike and alone."""
@@ -484,13 +495,17 @@ class _Finder:
             self._along(_below(path, name), 0, full)
         return _Value(full, value.axis if not value.flat else -1, rank=value.rank)
 
-    def _function(self, name: str, op: str, given: list[Any], named: dict[str, Any]) -> Any:
+    def _function(self, node: fx.Node, given: Any, named: Any) -> Any:
+        name = node.target if isinstance(node.target, str) else node.target.__name__
         values = _values((given, named))
-        if not values:
-            return None
+        if not values:  # arithmetic of sizes, or a new tensor
+            own = getattr(node.target, "__module__", "")
+            return None if own in ("_operator", "builtins") else _UNKNOWN
         first = given[0] if given and isinstance(given[0], _Value) else values[0]
-        if (op == "call_method" and name in ("size", "dim", "numel")) or name == "getattr":
+        if name in _PROPERTIES or (name == "getattr" and given[1] in _PROPERTIES):
             return None
+        if name == "size" or (name == "getattr" and given[1] == "shape") or first.is_shape:
+            return self._size(node, first, given, named)
         if name in _ELEMENTWISE and len(values) == 1:
             return first
         if name in _BINARY and len(values) <= 2:
@@ -501,20 +516,13 @@ class _Finder:
             ends = dict(zip(("start_dim", "end_dim"), given[1:], strict=False))
             return self._flatten(first, **{"start_dim": 0, "end_dim": -1, **ends, **named})
         if name in ("view", "reshape") and not named:
-            shape = (
-                given[1] if len(given) == 2 and isinstance(given[1], list | tuple) else given[1:]
-            )
-            if len(shape) == 2 and isinstance(shape[1], int) and shape[1] == -1:
+            shape = given[1] if isinstance(given[1], list | tuple) else given[1:]
+            if len(shape) == 2 and shape[0] is _BATCH and shape[1] == -1:
                 return self._flatten(first, 1, -1)
-        if (
-            name in ("mean", "sum", "amax", "amin")
-            and len(values) == 1
-            and first.axis == 1
-            and not first.flat
-        ):
+        if name in _REDUCTIONS and len(values) == 1 and first.axis == 1 and not first.flat:
             dims = named.get("dim", given[1] if len(given) > 1 else ())
-            dims = sorted((dims,) if isinstance(dims, int) else dims)
-            if dims in ([2, 3], [-2, -1], [2]):
+            dims = {dim % first.rank for dim in ((dims,) if isinstance(dims, int) else dims)}
+            if dims == set(range(2, first.rank)):
                 is_kept = named.get("keepdim", given[2] if len(given) > 2 else False)
                 return first if is_kept else _Value(first.labels, -1, rank=2)
         if name == "cat" and values and isinstance(given[0], list | tuple):
@@ -522,12 +530,26 @@ class _Finder:
             parts = [v for v in values if v.labels is not None and v.axis == dim and not v.flat]
             if len(parts) == len(values) == len(given[0]):
                 labels = torch.cat([value.labels for value in parts if value.labels is not None])
-                return _Value(labels, dim)
+                return _Value(labels, dim, rank=first.rank)
         if name == "transpose" and first.rank == 3 and sorted(given[1:]) == [1, 2]:
             return _Value(first.labels, -1 if first.axis == 1 else 1, rank=3)
         if name == "getitem" and first.axis == 1 and not first.flat and _is_spatial(given[1]):
             return first
         return self._refuse(values, name)
+
+    def _size(self, node: fx.Node, value: _Value, given: Any, named: Any) -> Any:
+        """Follow a size; units whose number the forward pass uses stay whole."""
+        if node.target == "size" or node.target is getattr:
+            index = named.get("dim", given[1] if len(given) > 1 else "shape")
+            if index == "shape":
+                return replace(value, is_shape=True)
+        elif node.target is operator.getitem:
+            index = given[1]
+        else:
+            index = None
+        if node.users and value.counts_units(index):
+            self._keep(value, "the forward pass uses their number")
+        return _BATCH if index == 0 else None
 
     def _combine(self, values: list[_Value], name: str) -> _Value:
         one, other = values
@@ -579,6 +601,18 @@ def _resolve(value: _Value, size: int) -> torch.Tensor | None:
         if value.flat == "outer"
         else value.labels.repeat_interleave(times)
     )
+
+
+def _is_known(layer: nn.Module) -> bool:
+    """Return whether a layer's forward pass is that of torch's layer, so that units are known."""
+    return type(layer).__module__.startswith("torch.nn.") or type(layer).__name__ == "Conv1D"
+
+
+def _reads_weights(node: fx.Node) -> bool:
+    """Return whether something reads the weights of an attention layer, which heads add to."""
+    parts = [user for user in node.users if user.target is operator.getitem]
+    weights = [user for user in parts if user.args[1] != 0 and user.users]
+    return len(parts) < len(node.users) or bool(weights)
 
 
 def _values(tree: Any) -> list[_Value]:
