@@ -127,3 +127,19 @@ def test_bad_requests_are_explained():
         hr.find_ticket(model, lambda m: None, lambda s: 0.0, rewind={"0.weight": torch.ones(1, 1)})
     with pytest.raises(ArgumentError, match="nan after training"):
         hr.find_ticket(model, lambda m: None, lambda s: float("nan"))
+
+
+def test_masks_nest_where_scores_are_negative():
+    model, kept = _model(), []
+    for levels in (1, 2):
+        ticket = hr.find_ticket(
+            model,
+            _trainer(_task()[0], steps=3),
+            lambda state: 0.0,
+            levels=levels,
+            fraction=0.5,
+            score=lambda net: {n: p.detach().abs() - 5 for n, p in net.named_parameters()},
+            branches=(),
+        )
+        kept.append(ticket.pruned)
+    assert all((kept[1][name] | ~entry).all() for name, entry in kept[0].items())

@@ -359,7 +359,7 @@ def _prune_further(
     if pruned is None:
         return ranking.select(share)
     gone_first = {
-        name: torch.where(pruned[name], torch.full_like(score, -1.0), score)
+        name: torch.where(pruned[name], torch.finfo(torch.float64).min, score.double())
         for name, score in ranking.scores.items()
     }
     return rank(trained, criterion=gone_first, **how).select(share)
