@@ -12,7 +12,7 @@ from hyperribbon.core import derive_seed
 from hyperribbon.core.data import load_data
 from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.subnetworks import _runs
-from hyperribbon.papers.training import mlp, train
+from hyperribbon.papers.training import all_convolutional, mlp, train
 from hyperribbon.subnetworks import find_ticket, metric_of
 
 TITLE = "Lottery tickets by magnitude and by change"
@@ -21,48 +21,59 @@ _CRITERIA = ("magnitude", "change")
 _BRANCHES = ("random", "reinitialized")
 _CHANCE = 0.2
 """Accuracies up to here are those of networks that have not trained."""
-
-_SETTING = (
-    "iterative pruning of the thesis' network, which itself trains no ticket; where the controls "
-    "do not train at all (accuracy up to 0.2) the comparison says nothing"
-)
-_NEEDS = (
-    "all 60,000 MNIST digits, and a share of the weights at which the controls train above chance"
+_CONTROLS = (
+    "where the controls do not train at all (accuracy up to 0.2) the comparison says nothing"
 )
 
-STATEMENTS = (
-    kit.says(
-        "matches",
-        "Sec. 3.3.1",
-        "there exists a much smaller and sparser sub-network (a winning ticket) that can be "
-        "re-trained to achieve performance comparable to the original network after pruning and "
-        "re-initialization",
-        "A ticket by magnitude with about 10% of the weights trains to within 0.01 of the accuracy "
-        "of the whole network (share and margin are ours).",
-        kit.Band.at_least(-0.01, "words"),
-        setting=_SETTING,
-        needs=_NEEDS,
-        changed="2026-11-17: judged on 4,000 digits before",
-    ),
-    kit.says(
-        "start-matters",
-        "Sec. 3.3.1",
-        "If the sub-network is re-initialized with a different sample from the same distribution, "
-        "it no longer demonstrates the high performance observed with the original initialization.",
-        "Drawn anew, the ticket by magnitude trains to a lower accuracy, at the smallest share of "
-        "the weights at which every control trains above 0.2.",
-        kit.Band.at_least(0.0, "words"),
-        setting=_SETTING,
-        needs=_NEEDS,
-        changed="2026-11-18: before, at the sparsest ticket, whose control does not train at all",
-    ),
-    kit.observe(
-        "change-against-magnitude",
-        "Sec. 3.4",
-        "The sparsest tickets by change are at most 0.01 less accurate than those by magnitude, a "
-        "comparison that the thesis proposes.",
-        kit.Band.at_least(-0.01, "words"),
-    ),
+
+def make_statements(setting: str, needs: str, moved: str = "", judged: str = "") -> Any:
+    """Return the statements on winning tickets in a network.
+
+    Args:
+        setting: What was trained.
+        needs: What would decide them.
+        moved: What has changed in the first of them.
+        judged: What has changed in the second.
+    """
+    says = partial(kit.says, setting=f"{setting}; {_CONTROLS}", needs=needs)
+    return (
+        says(
+            "matches",
+            "Sec. 3.3.1",
+            "there exists a much smaller and sparser sub-network (a winning ticket) that can be "
+            "re-trained to achieve performance comparable to the original network after pruning "
+            "and re-initialization",
+            "A ticket by magnitude with about 10% of the weights trains to within 0.01 of the "
+            "accuracy of the whole network (share and margin are ours).",
+            kit.Band.at_least(-0.01, "words"),
+            changed=moved,
+        ),
+        says(
+            "start-matters",
+            "Sec. 3.3.1",
+            "If the sub-network is re-initialized with a different sample from the same "
+            "distribution, it no longer demonstrates the high performance observed with the "
+            "original initialization.",
+            "Drawn anew, the ticket by magnitude trains to a lower accuracy, at the smallest share "
+            "of the weights at which every control trains above 0.2.",
+            kit.Band.at_least(0.0, "words"),
+            changed=judged,
+        ),
+        kit.observe(
+            "change-against-magnitude",
+            "Sec. 3.4",
+            "The sparsest tickets by change are at most 0.01 less accurate than those by "
+            "magnitude, a comparison that the thesis proposes.",
+            kit.Band.at_least(-0.01, "words"),
+        ),
+    )
+
+
+STATEMENTS = make_statements(
+    "iterative pruning of the thesis' network, which itself trains no ticket",
+    "all 60,000 MNIST digits, and a share of the weights at which the controls train above chance",
+    "2026-11-17: judged on 4,000 digits before",
+    "2026-11-18: before, at the sparsest ticket, whose control does not train at all",
 )
 
 
@@ -71,7 +82,8 @@ class Config(kit.Frozen):
 
     data: str = "mnist5k"  # data set
     limit: int = 0  # training images; 0 for all
-    widths: tuple[int, ...] = (784, 256, 256, 256, 10)  # layer sizes
+    network: str = "perceptron"  # or "convolutional"
+    widths: tuple[int, ...] = (784, 256, 256, 256, 10)  # layer sizes of the perceptron
     epochs: int = 10  # passes over the data at every level
     lr: float = 0.02  # learning rate (momentum 0.9)
     batch_size: int = 128  # minibatch size
@@ -96,7 +108,7 @@ PRESETS = kit.presets(
 )
 PRESETS_WITH_DATA = {
     **PRESETS,
-    "laptop": Config(data="mnist", epochs=3, levels=3),
+    "laptop": Config(data="mnist", epochs=3, levels=3, seeds=5),
     "paper": Config(data="mnist", epochs=30, levels=10, fraction=0.4, seeds=5),
 }
 
@@ -111,7 +123,7 @@ class Result(kit.Frozen):
     # {criterion: (seeds, levels + 1)}, the ticket's weights from a new start
     reinitialized: dict[str, np.ndarray]
     source: str  # what was trained
-    full: bool  # whether on all of MNIST
+    full: bool  # whether on all images of MNIST or CIFAR-10
 
 
 def compute(config: Config, context: kit.Context) -> Result:
@@ -128,30 +140,43 @@ def compute(config: Config, context: kit.Context) -> Result:
         name: {c: np.array([one[name] for one in rows]) for c, rows in found.items()}
         for name in ("ticket", *_BRANCHES)
     }
-    images = config.limit or (60_000 if config.data == "mnist" else 4_000)
+    images = config.limit or len(load_data(config.data).targets)
     return Result(
         kept=found["magnitude"][0]["kept"],
         **branches,
-        source=f"{config.seeds} starts, {images:,} MNIST digits, {config.epochs} epochs a level",
-        full=images == 60_000,
+        source=f"{config.seeds} starts, {images:,} images of {config.data}, {config.epochs} epochs "
+        "per level",
+        full=config.data in ("mnist", "cifar10") and not config.limit,
     )
 
 
 def _ticket(item: kit.Item) -> dict[str, np.ndarray]:
-    model = mlp(item["widths"], "relu", derive_seed(item["seed"], "start"), init="kaiming")
-    training = load_data(item["data"], limit=item["limit"] or None).flat()
+    training, test = (
+        load_data(item["data"], limit=item["limit"] or None),
+        load_data(item["data"], "test"),
+    )
+    if item["network"] == "perceptron":
+        training, test = training.flat(), test.flat()
+    make = partial(_model, item, tuple(training.inputs.shape[1:]))
+    model = make(derive_seed(item["seed"], "start"))
     ticket = find_ticket(
         model,
         partial(_train, item=item, data=training),
-        metric_of(model, load_data(item["data"], "test").flat()),
+        metric_of(model, test),
         levels=item["levels"],
         fraction=item["fraction"],
         criterion=item["criterion"],
         branches=_BRANCHES,
-        initializer=lambda seed: mlp(item["widths"], "relu", seed, init="kaiming"),
+        initializer=make,
         seed=item["seed"],
     )
     return {str(name): column.to_numpy(dtype=float) for name, column in ticket.to_frame().items()}
+
+
+def _model(item: kit.Item, shape: tuple[int, ...], seed: int) -> nn.Module:
+    if item["network"] == "perceptron":
+        return mlp(item["widths"], "relu", seed, init="kaiming")
+    return all_convolutional(shape, 10, seed)  # type: ignore[arg-type]
 
 
 def _train(network: nn.Module, item: kit.Item, data: Any) -> None:
