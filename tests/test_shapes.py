@@ -9,7 +9,7 @@ import torch
 pytest.importorskip("jaxtyping", reason="make test installs it")
 pytest.importorskip("beartype", reason="make test installs it")
 
-from hyperribbon.core.results import Spectrum
+from hyperribbon.core.spectral_results import Spectrum
 from hyperribbon.spectra.products import Products
 from hyperribbon.theory.linear_networks import kernel
 from hyperribbon.theory.ribbons import geometric_sums

@@ -16,7 +16,7 @@ FAULTS = [
     ("core.parameters:_filter", KeyError, "hyperribbon.operators.hessian.Hessian"),
     ("core.parameters:ParameterSpace.of_model", RuntimeError, "hyperribbon.operators.ggn.GGN"),
     (
-        "operators.base:LinearOperator.__init__",
+        "operators.linear_operator:LinearOperator.__init__",
         ValueError,
         "hyperribbon.operators.algebra.Rescaled",
     ),

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from matplotlib.colors import to_hex
 
-from hyperribbon.core.results import Spectrum
+from hyperribbon.core.spectral_results import Spectrum
 from hyperribbon.plots import COLORS, Bars, Chart, Curve, Level, draw, draw_interactive
 from hyperribbon.subnetworks import Sweep
 

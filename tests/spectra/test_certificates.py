@@ -7,7 +7,7 @@ from scipy.sparse.linalg import aslinearoperator
 from torch import nn
 
 import hyperribbon as hr
-from hyperribbon.operators.base import Cost
+from hyperribbon.operators.linear_operator import Cost
 from hyperribbon.spectra.products import Products
 from hyperribbon.spectra.rounding import precise_images
 

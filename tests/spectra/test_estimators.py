@@ -7,7 +7,7 @@ from torch import nn
 
 import hyperribbon as hr
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.results import Estimate
+from hyperribbon.core.spectral_results import Estimate
 from hyperribbon.spectra import diagonal, frobenius, trace
 
 N = 600

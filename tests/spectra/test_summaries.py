@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.results import Estimate
+from hyperribbon.core.spectral_results import Estimate
 from hyperribbon.spectra import effective_rank, eigsh, summarize
 
 positive = st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=30)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from hyperribbon.core.mask import Mask
     from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
     from hyperribbon.core.result import Result
-    from hyperribbon.core.results import Density, Estimate, Spectrum
+    from hyperribbon.core.spectral_results import Density, Estimate, Spectrum
 
 __all__ = [
     "ArgumentError",

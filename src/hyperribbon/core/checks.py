@@ -49,7 +49,7 @@ class ArgumentError(ValueError):
         self.args = (f"{argument}={_short(self.value)}: {self.reason}. {self.remedy}",)
 
     def __reduce__(self) -> tuple[type, tuple[str, Any, str, str]]:
-        """Let an argument's error pass between processes."""
+        """Let the error of a failed check pass between processes."""
         return (type(self), (self.argument, _Shown(_short(self.value)), self.reason, self.remedy))
 
 

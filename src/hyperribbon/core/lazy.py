@@ -11,7 +11,7 @@ from typing import Any
 
 
 def lazy_attributes(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """Return the `__getattr__` and `__dir__` of a package whose names load on first use (lazily).
+    """Return the `__getattr__` and `__dir__` of a package with lazy names: loaded on first use.
 
     The names are those that the package imports for type checkers, under `if TYPE_CHECKING:`.
 

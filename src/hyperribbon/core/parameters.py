@@ -108,7 +108,7 @@ class ParameterSpace:
     def flatten(
         self, tensors: Mapping[str, torch.Tensor], *, batched: bool = False
     ) -> torch.Tensor:
-        """Return the coordinates (P,) of named tensors, or (P, k) when each has k leading rows.
+        """Return named parameters' tensors as coordinates (P,), or (P, k) with k leading rows each.
 
         Args:
             tensors: A tensor for every name of the space; other names are ignored.
@@ -131,7 +131,7 @@ class ParameterSpace:
         return flat
 
     def unflatten(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return named tensors of a vector (P,), or with k leading rows of a block (P, k).
+        """Return parameters' tensors by name from a vector (P,), or with leading rows from (P, k).
 
         Entries that are not coordinates are zero.
 

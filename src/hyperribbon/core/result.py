@@ -29,7 +29,7 @@ class Summary(str):
 
     @classmethod
     def of(cls, rendered: RenderableType) -> Summary:
-        """Return as a result's summary what rich would print, without colours."""
+        """Return as any result's summary what rich would print, without colours."""
         from rich.console import Console
 
         plain: dict[str, Any] = {"color_system": None, "force_jupyter": False}
@@ -39,7 +39,7 @@ class Summary(str):
         return cls("\n".join(line.rstrip() for line in captured.get().rstrip().splitlines()))
 
     def __repr__(self) -> str:
-        """Return a result's summary as it reads."""
+        """Return any result's summary as it reads."""
         return str(self)
 
 
@@ -78,7 +78,7 @@ class Result(ABC):
         return getattr(hyperribbon.plots, self._plot_function)(self, ax)
 
     def _headline(self) -> str:
-        """Return a result's fields that are numbers or texts, in one line."""
+        """Return any result's fields that are numbers or texts, in one line."""
         shown = [f.name for f in fields(self) if f.repr] if is_dataclass(self) else []
         values = {name: getattr(self, name) for name in shown}
         plain = {n: v for n, v in values.items() if isinstance(v, int | float | str)}
@@ -99,7 +99,7 @@ class Result(ABC):
 
 
 def frame(columns: Mapping[str, Any], index: str = "", first: int = 1) -> pd.DataFrame:
-    """Return columns of a result, arrays, tensors or numbers, as a pandas.DataFrame.
+    """Return columns of any result, arrays, tensors or numbers, as a pandas.DataFrame.
 
     Args:
         columns: Values by name; those that are None are omitted.

@@ -19,7 +19,7 @@ from hyperribbon.core.store.trees import STATE_KEY
 
 
 def load_state(path: str | Path) -> dict[str, torch.Tensor]:
-    """Load named tensors from a .safetensors file, or a .pt file that holds tensors only.
+    """Load a state: named tensors from a .safetensors file, or a .pt file with tensors only.
 
     A file model.safetensors.index.json stands for the shards it lists, which lie beside it.
 
@@ -83,7 +83,7 @@ def torch_version() -> tuple[int, ...]:
 
 
 def refusal(error: Exception) -> str:
-    """Return a short reason why torch did not load a state from a file.
+    """Return a short reason why torch did not load a state dict from a file.
 
     Args:
         error: What torch.load(weights_only=True) raised.
@@ -96,7 +96,7 @@ def refusal(error: Exception) -> str:
 
 
 def save_state(path: Path, weights: Mapping[str, torch.Tensor]) -> None:
-    """Write named tensors as safetensors, atomically, with their order and a checksum."""
+    """Write a state, named tensors, as safetensors, atomically, with their order and a checksum."""
     with writing(path) as temporary:
         temporary.write_bytes(_serialise(weights))
 

@@ -225,7 +225,7 @@ def _check_rows(models: np.ndarray, log: bool) -> tuple[bool, int]:
 def symmetric_kl(
     P: Any, Q: Any = None, *, log: bool = False, floor: float | None = None
 ) -> Float[np.ndarray, "P Q"]:
-    """Return the mean symmetrised Kullback–Leibler divergence between all pairs of models.
+    """Return distances: the mean symmetrised Kullback–Leibler divergence of all pairs of models.
 
         D(u, v) = (1/n) Σ_s Σ_c (p_u − p_v)(log p_u − log p_v).
 

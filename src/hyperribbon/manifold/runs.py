@@ -179,7 +179,7 @@ def _list_runs(runs: Any) -> Iterable[Any]:
 
 
 def _member_predictions(run: Any) -> Any:
-    """Return the predictions of a member of an ensemble, or None."""
+    """Return the predictions of a member of an ensemble of runs, or None."""
     found = getattr(run, "predictions", None)
     return found if isinstance(found, np.ndarray) or is_tensor(found) else None
 

@@ -82,7 +82,7 @@ def progress(
     *,
     distance: Literal["angle", "bhattacharyya"] = "angle",
 ) -> Float[np.ndarray, "models"]:
-    """Return how far each model of a trajectory is along the geodesic from ignorance to truth.
+    """Return how far a trajectory's models are along the geodesic from ignorance to truth.
 
     It is the τ in [0, 1] whose point on the geodesic is nearest to the model, in the mean over
     samples of the angle arccos Σ√(pq) or of the Bhattacharyya distance −log Σ√(pq). Only the

@@ -194,7 +194,7 @@ class Continuation:
     def read(
         self, trajectory: Trajectory, parts: dict[str, ParameterSpace], records: dict[str, Any]
     ) -> float:
-        """Hand recorded weights to the records in place of a continuation; return steps between."""
+        """Read recorded weights in place of a continuation of training; return steps between."""
         for index in range(len(trajectory)):
             state = trajectory.weights(index)
             for name, part in parts.items():

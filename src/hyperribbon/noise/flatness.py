@@ -288,7 +288,7 @@ def fit_flatness(
 def _cross_fit(
     found: WeightCovariance, used: np.ndarray, H: np.ndarray
 ) -> tuple[float, float, float]:
-    """Return ψ along modes of one half of the record with variances of the other, and its error.
+    """Return ψ of variance and flatness along modes, each from another half of the record.
 
     Variances of a half along principal modes of the other one are not inflated by their choice.
     To first order such a ψ is off by 2 Σ_p a_p δv_p/v_p = xᵀBx − ⟨xᵀBx⟩ averaged over time, with

@@ -112,7 +112,7 @@ def measure_noise(
 def compare_noise(
     H: Any, C: GradientCovariance, *, k: int | None = None, seed: int = 0
 ) -> GradientNoise:
-    """Compare a gradient covariance with a curvature operator on the same parameters.
+    """Compare gradient noise, a covariance, with a curvature operator on the same parameters.
 
     Directions of zero or negative curvature are omitted: no stationary state exists along them.
 
@@ -172,7 +172,7 @@ def compare_noise(
 
 
 def _without_negative(noise: np.ndarray) -> np.ndarray:
-    """Return a measured gradient covariance without the negative variances of rounding."""
+    """Return measured gradient noise without the negative variances of rounding."""
     variances, basis = np.linalg.eigh((noise + noise.T) / 2)
     return (basis * variances.clip(0.0)) @ basis.T if variances.size and variances[0] < 0 else noise
 

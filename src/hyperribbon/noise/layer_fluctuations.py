@@ -71,12 +71,12 @@ class LayerFluctuations(Result, plot="plot_layer_fluctuations"):
 
     @property
     def constant_noise(self) -> bool:
-        """Whether a layer's gradient noise stays within 1.5 times its mean."""
+        """Whether the gradient noise in a layer's fluctuations stays within 1.5 times its mean."""
         return not any(change > AGREES or change < 1 / AGREES for change in self.noise_change)
 
     @property
     def moments_needed(self) -> int:
-        """Records, at least, in which all modes of the layer would be resolved.
+        """Records, at least, in which all modes of a layer's fluctuations would be resolved.
 
         A lower bound, since the correlation time of a mode that is not resolved is one.
         """
@@ -87,12 +87,12 @@ class LayerFluctuations(Result, plot="plot_layer_fluctuations"):
 
     @property
     def unresolved(self) -> int:
-        """Modes of the layer whose correlation time is more than a tenth of the record."""
+        """Modes of a layer's fluctuations that correlate for more than a tenth of the record."""
         return int((~self.resolved).sum())
 
     @property
     def ratio(self) -> float:
-        """Measured over predicted variance of the layer, summed over resolved modes."""
+        """Measured over predicted variance of a layer's fluctuations, over resolved modes."""
         if self.predicted_variances is None:
             return float("nan")
         use = self.resolved & np.isfinite(self.predicted_variances)
@@ -100,7 +100,7 @@ class LayerFluctuations(Result, plot="plot_layer_fluctuations"):
         return float(self.variances[use].sum()) / whole if whole > 0 else float("nan")
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a layer's modes as a table: measured, and predicted where that is known."""
+        """Return the modes of a layer's fluctuations as a table: measured and predicted."""
         return frame(
             {
                 "variance": self.variances,
@@ -114,7 +114,7 @@ class LayerFluctuations(Result, plot="plot_layer_fluctuations"):
         )
 
     def summary(self) -> str:
-        """Return a layer's ψ with its interval, or its unresolved modes, and the prediction."""
+        """Return ψ of a layer's fluctuations with its interval, or what is not resolved."""
         if self.flatness is None:
             text = f"no ψ: {self.reason}"
         else:

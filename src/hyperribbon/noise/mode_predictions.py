@@ -18,7 +18,7 @@ _FORGOTTEN = 40  # steps after which nothing is left of an unknown buffer: (β/(
 def gradients_of_steps(
     covariances: dict[str, WeightCovariance], rule: dict[str, Any]
 ) -> Float[np.ndarray, "steps K"]:
-    """Return the mini-batch gradients along all modes that explain the recorded steps.
+    """Return the mini-batch gradients along modes that explain recorded steps, for predictions.
 
     A step is −λPb with a buffer b ← βb + (1−δ)g, so that the weights of successive steps give g,
     but for weight decay, which changes little from step to step.
@@ -40,7 +40,7 @@ def gradients_of_steps(
 def noise_of_steps(
     covariances: dict[str, WeightCovariance], rule: dict[str, Any]
 ) -> tuple[Float[np.ndarray, "K K"], Float[np.ndarray, "K 2"]]:
-    """Return the gradient noise along all modes, and how it changes from first to last.
+    """Return for predictions the gradient noise along all modes, and how it changes.
 
     Returns:
         The covariance C of a mini-batch's gradient, and C_ii in the first and in the last tenth of
@@ -54,7 +54,7 @@ def noise_of_steps(
 
 
 def noise_of_gradients(gradients: np.ndarray, batches: int | None) -> np.ndarray:
-    """Return the gradient noise (K×K) along modes, from differences of successive steps.
+    """Return for predictions the gradient noise (K×K) along modes, by differences of steps.
 
     Half of their mean square is C·B/(B−1) for shuffled epochs of B batches, and C otherwise.
     """

@@ -82,7 +82,7 @@ def autocorrelation_time(series: np.ndarray) -> Float[np.ndarray, "k"]:
 
 @validate(projections=_columns)
 def stationarity(projections: np.ndarray, *, times: np.ndarray | None = None) -> Stationarity:
-    """Test whether the mean of weights along given modes is fixed.
+    """Test stationarity: whether the mean of weights along given modes is fixed.
 
     Args:
         projections: (n, k), weights along k modes at n moments, in order of time.

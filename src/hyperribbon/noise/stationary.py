@@ -251,7 +251,7 @@ _ADAPTIVE = (torch.optim.Adam, torch.optim.AdamW, torch.optim.RMSprop)
 def read_rule(
     optimizer: torch.optim.Optimizer | None, sampling: str, batches: int | None
 ) -> dict[str, Any]:
-    """Return lr and the arguments of `theory.stationary_state` that differ from plain SGD."""
+    """Return an optimiser's lr and what of its stationary covariance differs from plain SGD's."""
     check_choice("sampling", sampling, ("independent", "shuffled"))
     rule: dict[str, Any] = {}
     if sampling == "shuffled":
@@ -287,7 +287,7 @@ def read_rule(
 
 
 def _preconditioner(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> np.ndarray:
-    """Return Adam's preconditioner 1/(√v̂ + ε) of every weight, for the stationary state."""
+    """Return Adam's preconditioner 1/(√v̂ + ε) of every weight, for the stationary covariance."""
     factors = []
     for parameter in group["params"]:
         state = optimizer.state.get(parameter, {})

@@ -100,7 +100,7 @@ class AllDirections(_Rows):
         return super().state_dict() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with a record in all directions from what `state_dict` returned."""
+        """Go on with a weight record in all directions from what `state_dict` returned."""
         super().load_state_dict(state)
         self._coefficients, self._lost = state["coefficients"], state["lost"]
 
@@ -112,7 +112,7 @@ class AllDirections(_Rows):
         )
 
     def _make_room(self) -> None:
-        """Keep the record's leading half of directions about the mean, which is one of them."""
+        """Keep the leading half of a weight record's directions, the mean one among them."""
         Q, R = torch.linalg.qr(self._all_coefficients())
         gram = (self._rows @ self._rows.T).double().cpu()
         values, vectors = torch.linalg.eigh(R @ gram @ R.T)
@@ -145,7 +145,7 @@ class AllDirections(_Rows):
 
 
 def principal_modes(rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the k leading modes (P, k) of recorded rows (n, P), and the rows along them.
+    """Return the k leading modes (P, k) of weight records (n, P), and the rows along them.
 
     Computed exactly where there are few rows or columns. For others a subspace that is a little
     larger is found by block Krylov iteration (Musco and Musco 2015), for a large number of columns
@@ -219,7 +219,7 @@ class GivenDirections(_Rows):
         return super().state_dict() | own
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on with a record along given directions from what `state_dict` returned."""
+        """Go on with a weight record along given directions from what `state_dict` returned."""
         super().load_state_dict(state)
         self._basis, self._along = state["basis"], state["along"]
         self._sum, self._square = state["sum"], state["square"]

@@ -180,7 +180,7 @@ def weight_covariance(
     window: int | None = None,
     memory: float = 512 * 2**20,
 ) -> WeightCovariance:
-    """Return the principal modes of weights over the moments of a trajectory.
+    """Return the covariance of the weights over a trajectory: its principal modes.
 
     Weights are the trainable parameters of the model that was recorded, tied ones once, as
     operators count them; see `Trajectory.weight_names` for checkpoints of other programs.

@@ -6,7 +6,7 @@ import torch
 
 from hyperribbon.core.checks import ArgumentError, check_finite, instance, tensor, validate
 from hyperribbon.core.devices.modes import plain_arithmetic
-from hyperribbon.operators.base import Cost, LinearOperator
+from hyperribbon.operators.linear_operator import Cost, LinearOperator
 
 _RESCALED = 3  # vectors that a rescaling takes beside a product
 _operator = instance(LinearOperator, "Give an operator, such as hr.Hessian(model, loss, data).")
@@ -106,7 +106,7 @@ class Rescaled(LinearOperator):
         )
 
     def in_precision(self, dtype: torch.dtype) -> Rescaled | None:
-        """Return the rescaled operator D (A + W) D with products in a precision."""
+        """Return the rescaled operator D (A + W) D (algebra) in another precision."""
         operator = self.operator.in_precision(dtype)
         if operator is None:
             return None

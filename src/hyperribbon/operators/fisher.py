@@ -157,7 +157,7 @@ class Fisher(FactoredOperator):
 
     @plain_arithmetic()
     def mean_rows(self) -> torch.Tensor:
-        """Return B (P, m) with F = F_uncentred − B Bᵀ: √(sN) times the mean rows of R_n J_n."""
+        """Return B (P, m) of the Fisher F = F_uncentred − B Bᵀ: √(sN) · mean rows of R_n J_n."""
         if self._mean is None:
             count = self.risk.samples
             rows = (self.gram_size or 0) // count

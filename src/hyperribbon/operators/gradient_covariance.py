@@ -12,8 +12,8 @@ from hyperribbon.core.checks import ArgumentError, check_absent, check_positive_
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter
-from hyperribbon.operators.base import LinearOperator
 from hyperribbon.operators.factored import FactoredOperator
+from hyperribbon.operators.linear_operator import LinearOperator
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk.data import Data
 from hyperribbon.operators.risk.forward import Forward

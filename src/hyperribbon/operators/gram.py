@@ -74,7 +74,7 @@ class GramParts:
                 self.others.append(factor)
 
     def matrix(self) -> torch.Tensor:
-        """Return the Gram matrix of these samples' rows R J."""
+        """Return the Gram matrix R J Jᵀ Rᵀ of these samples."""
         risk = self._risk
         gram = torch.zeros(self.size, self.size, dtype=risk.dtype, device=risk.device)
         for factor in self.others:

@@ -14,9 +14,9 @@ from hyperribbon.core.checks import validate
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
-from hyperribbon.operators.base import LinearOperator
 from hyperribbon.operators.gram import centre_rows, squared_norm
 from hyperribbon.operators.gram_tiles import tiled_gram_matrix
+from hyperribbon.operators.linear_operator import LinearOperator
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk.data import Data
 from hyperribbon.operators.risk.forward import Forward

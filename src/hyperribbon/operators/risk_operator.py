@@ -15,9 +15,9 @@ from hyperribbon.core.checks import ArgumentError, validate
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
-from hyperribbon.operators.base import Cost, LinearOperator
 from hyperribbon.operators.derivatives.linearisation import Block
 from hyperribbon.operators.gram import squared_columns, squared_norm
+from hyperribbon.operators.linear_operator import Cost, LinearOperator
 from hyperribbon.operators.risk import Chunk, Risk
 from hyperribbon.operators.risk.data import Data
 from hyperribbon.operators.risk.forward import Forward
@@ -80,7 +80,7 @@ class RiskOperator(LinearOperator):
         return self._with(self.risk.at(weights))
 
     def in_precision(self, dtype: torch.dtype) -> RiskOperator | None:
-        """Return a risk's matrix, of the same weights and data, with products in a precision."""
+        """Return a risk operator, same weights and data, with products in another precision."""
         return self._with(self.risk.in_precision(dtype))
 
     def cost(self) -> Cost:

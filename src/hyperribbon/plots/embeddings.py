@@ -27,7 +27,7 @@ def _distances(argument: str, value: Any) -> np.ndarray:
 
 @validate(ax=_axes)
 def plot_embedding(embedding: InPCA, ax: Axes | None = None) -> Figure | Axes:
-    """Draw a fitted InPCA: one panel per pair of coordinates, one colour per run.
+    """Draw an embedding by InPCA: one panel per pair of coordinates, one colour per run.
 
     Args:
         embedding: A fitted InPCA.

@@ -17,7 +17,7 @@ from hyperribbon.plots.style import COLORS, new_figure
 if TYPE_CHECKING:  # they bring torch, which figures do without
     import pandas as pd
 
-    from hyperribbon.core.results import Density, Estimate, Spectrum
+    from hyperribbon.core.spectral_results import Density, Estimate, Spectrum
     from hyperribbon.manifold import StreamedInPCA
     from hyperribbon.noise import Fluctuations, LayerFluctuations, VarianceFlatness
     from hyperribbon.papers.training import TrainingResult

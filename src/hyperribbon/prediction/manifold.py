@@ -220,7 +220,7 @@ class ManifoldComparison(Result):
         return 1 + 2 * self.spread + self.expected * drift
 
     def to_frame(self) -> pd.DataFrame:
-        """Return predicted and measured variances, one row per principal component."""
+        """Return the manifold's predicted and measured variances, one row per component."""
         own = {"predicted": self.predicted_spectrum, "measured": self.measured_spectrum}
         return frame(own, "component")
 

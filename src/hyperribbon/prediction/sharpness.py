@@ -306,7 +306,7 @@ def _sharpness(hessian: Hessian, seed: int) -> float:
 
 
 def _whole_chain(risk: Risk) -> FoundChain | None:
-    """Return the chain of linear layers that is the whole model, under a squared loss; or None."""
+    """Return linear layers for a sharpness forecast, if they are the whole model; or None."""
     try:
         chain = find_chain(risk)
     except ArgumentError:
@@ -358,7 +358,7 @@ def _ceiling(optimizer: Any, model: nn.Module) -> tuple[float, str]:
 def _same_optimizer(
     optimizer: Any, model: nn.Module, parameters: Mapping[str, nn.Parameter]
 ) -> torch.optim.Optimizer:
-    """Return for a forecast an optimiser of other tensors with the same settings."""
+    """Return for a sharpness forecast an optimiser of other tensors with the same settings."""
     if not isinstance(optimizer, torch.optim.Optimizer):
         return torch.optim.SGD(parameters.values(), lr=float(optimizer))
     names = {id(tensor): name for name, tensor in model.named_parameters()}

@@ -100,7 +100,7 @@ def update_rule(optimizer: Any, model: nn.Module) -> UpdateRule:
 
 
 def preconditioned_limit(optimizer: torch.optim.Adam) -> float:
-    r"""Return the limit of Adam's curvature before its first step, when its scaling is unknown.
+    r"""Return the limit of curvature under Adam's update rule when its scaling is unknown.
 
     $$ \lambda_{\max}\big(P^{-1/2} H P^{-1/2}\big)
     \le \frac{(2-\eta w)(1+\beta_1)}{(1-\beta_1)\,\eta},

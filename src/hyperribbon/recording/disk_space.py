@@ -48,7 +48,7 @@ class Forecast:
         return self.total_bytes > _LARGE
 
     def check(self) -> None:
-        """Raise if the run does not fit on the disk.
+        """Raise if the run does not fit in the disk space.
 
         Raises:
             ArgumentError: There is not enough disk space.

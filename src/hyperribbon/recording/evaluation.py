@@ -27,7 +27,7 @@ KINDS = ("log_probabilities", "outputs")
 
 @contextmanager
 def in_mode(model: nn.Module, training: bool | None) -> Iterator[None]:
-    """Evaluate in training or evaluation mode for a while (None: leave the mode unchanged)."""
+    """Set training or evaluation mode during a recorder's evaluation (None: leave it unchanged)."""
     modes = [(module, module.training) for module in model.modules()]
     if training is not None:
         model.train(training)
@@ -39,7 +39,7 @@ def in_mode(model: nn.Module, training: bool | None) -> Iterator[None]:
 
 
 def read(model: nn.Module, data: Data, *, has_targets: bool = True) -> Source:
-    """Return data to evaluate in the model's precision; tensors stay on their device.
+    """Return data for the recorder's evaluation in the model's precision, on their device.
 
     Args:
         model: The model that they are for.
@@ -58,14 +58,14 @@ def read(model: nn.Module, data: Data, *, has_targets: bool = True) -> Source:
 
 
 def pieces(model: nn.Module, source: Source, size: int) -> Iterator[Any]:
-    """Yield batches to evaluate, of at most `size` samples on the model's device."""
+    """Yield batches for a recorder's evaluation, of at most `size` samples, on the device."""
     device = next(model.parameters(), torch.empty(0, device="cpu")).device
     for _, batch in source.chunks(size):
         yield move(batch, device)
 
 
 def own_loss(model: nn.Module, source: Source) -> tuple[Callable[..., Any], Any]:
-    """Return functions that evaluate a model's outputs and targets, and its own loss.
+    """Return functions for a recorder's evaluation: outputs and targets, and a model's own loss.
 
     Raises:
         ArgumentError: The model's output has no loss.
@@ -78,7 +78,7 @@ def own_loss(model: nn.Module, source: Source) -> tuple[Callable[..., Any], Any]
 
 
 def class_axis(outputs: Any, targets: Any, loss: Any = None) -> int | None:
-    """Return the class axis of the outputs to evaluate, 1 or −1; None without labels.
+    """Return the class axis of outputs in a recorder's evaluation; None without labels.
 
     Outputs have one more axis than labels. Where both are possible, torch's losses put the classes
     on the second axis, and other losses on the last.
@@ -101,7 +101,7 @@ def _has_classes_second(loss: Any) -> bool:
 def count_right(
     outputs: torch.Tensor, targets: torch.Tensor, axis: int, loss: RiskLoss | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Evaluate accuracy: the number of correct labels and of labels per sample, (n,) each.
+    """Return for a recorder's evaluation the correct labels and all labels per sample, (n,) each.
 
     Args:
         outputs: Scores of classes.
@@ -130,7 +130,7 @@ def count_right(
 def predict(
     model: nn.Module, probe: Data, *, log_probabilities: bool = True, batch_size: int = 2000
 ) -> torch.Tensor:
-    """Return a model's outputs on a probe set, in evaluation mode.
+    """Return a model's outputs on a probe set: a recorder's evaluation.
 
     Args:
         model: Called as `hr.Risk` calls it; for an output with `.logits`, these are used.
@@ -163,7 +163,7 @@ def predict(
 def evaluate(
     model: nn.Module, loss: Loss, data: Data, *, batch_size: int = 2000, prefix: str = ""
 ) -> dict[str, float]:
-    """Return the mean loss, and for class labels the accuracy, in evaluation mode.
+    """Return the mean loss, and for class labels the accuracy: a recorder's evaluation.
 
     Args:
         model: Not modified.
@@ -200,7 +200,7 @@ def evaluate(
 
 
 def _join(parts: list[tuple[int, Any]]) -> list[tuple[float, Any]]:
-    """Join evaluated outputs and targets of equal shape, each with its share of the samples."""
+    """Join outputs and targets of a recorder's evaluation, each with its share of samples."""
     called = [part for _, part in parts]
     if all(leaf.ndim for leaf in tensors(called)) and len(whole := concatenate(called)) == 1:
         return [(1.0, whole[0])]
@@ -231,7 +231,7 @@ class Predictor:
 
     @torch.no_grad()
     def decide(self, model: nn.Module, loss: Loss = None, data: Data = None) -> None:
-        """Choose which kind of predictions to evaluate and record, from the loss and the data.
+        """Choose what kind of predictions a recorder's evaluation keeps, from loss and data.
 
         Without either, multiple outputs are treated as class scores.
 
@@ -257,7 +257,7 @@ class Predictor:
             self.kind = "scores" if known and axis is not None else "outputs"
 
     def resume(self, kind: str | None) -> None:
-        """Restore which kind of predictions an earlier session evaluated, if known.
+        """Restore the kind of predictions in a recorder's evaluation of an earlier session.
 
         Raises:
             ArgumentError: A different kind was requested.
@@ -271,7 +271,7 @@ class Predictor:
         self.kind = kind
 
     def __call__(self, model: nn.Module) -> torch.Tensor:
-        """Return the predictions to record of a model on the probe."""
+        """Return a model's predictions on the probe: a recorder's evaluation."""
         if callable(self._given):
             return self._given(model, self._probe)
         if self.kind is None:
@@ -293,7 +293,7 @@ class Predictor:
         return self._source
 
     def _call(self, model: nn.Module, source: Source) -> tuple[Any, Any]:
-        """Evaluate two samples: return outputs and targets, in evaluation mode."""
+        """Evaluate two samples for a recorder: outputs and targets, in evaluation mode."""
         device = next(model.parameters(), torch.empty(0, device="cpu")).device
         with in_mode(model, training=False):
             return Objective().outputs(model, move(source.some(2), device))

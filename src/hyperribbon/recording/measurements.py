@@ -15,7 +15,7 @@ from torch import nn
 
 from hyperribbon.core.checks import ArgumentError, check_positive_int, flag, function
 from hyperribbon.core.devices.gpus import gpu_random_states, set_gpu_random_states
-from hyperribbon.core.results import Spectrum
+from hyperribbon.core.spectral_results import Spectrum
 from hyperribbon.recording.cadence import Cadence, Position
 from hyperribbon.recording.evaluation import in_mode
 
@@ -85,7 +85,7 @@ class Measurement:
 
 
 def as_measurement(function: str | Callable[..., Any] | Measurement) -> Measurement:
-    """Return a Measurement; a plain function is stored under its own name.
+    """Return a measurement; a plain function is stored under its own name.
 
     Names such as "sharpness" select the package's built-in measurements.
 

@@ -556,7 +556,7 @@ class Recorder:
 
 
 def _is_finite(tensor: torch.Tensor) -> bool:
-    """Return whether all entries of a recorded tensor are finite, in one pass."""
+    """Return for the recorder whether all entries of a tensor are finite, in one pass."""
     if not tensor.numel() or tensor.is_complex():
         return bool(tensor.isfinite().all())
     return all(bool(end.isfinite()) for end in torch.aminmax(tensor))

@@ -60,7 +60,7 @@ class Draft:
 
 
 def rows_of(draft: Draft) -> dict[str, np.ndarray]:
-    """Return the metrics and predictions of a record as arrays by stored name."""
+    """Return the metrics and predictions of records as arrays by stored name."""
     metrics = draft.metrics or {}
     rows = {f"metrics/{name}": _as_row(value, float) for name, value in metrics.items()}
     if draft.predictions is not None:
@@ -200,7 +200,7 @@ class StoredWeights:
 
 
 def check_tensors(argument: str, value: Any) -> Mapping[str, torch.Tensor]:
-    """Check by name the tensors that a record holds."""
+    """Check by name the tensors that records hold."""
     if not isinstance(value, Mapping) or not all(map(is_tensor, value.values())):
         remedy = "Give model.state_dict()."
         raise ArgumentError(argument, value, "expected tensors by name", remedy)
@@ -208,7 +208,7 @@ def check_tensors(argument: str, value: Any) -> Mapping[str, torch.Tensor]:
 
 
 def check_numbers(argument: str, value: Any) -> Any:
-    """Check a record's array or tensor of real numbers."""
+    """Check an array or tensor of real numbers in a record."""
     try:
         real = host_array(value).dtype.kind in "biuf"
     except ValueError:

@@ -1,6 +1,6 @@
 """Eigenpairs, traces, densities and summaries of any operator with `.shape` and `@`."""
 
-from hyperribbon.spectra.by_part import (
+from hyperribbon.spectra.by_layer_and_batch import (
     BatchSharpness,
     LayerCurvature,
     batch_sharpness,

@@ -23,7 +23,7 @@ from hyperribbon.core.checks import (
 )
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.generators import torch_generator
-from hyperribbon.core.results import Spectrum
+from hyperribbon.core.spectral_results import Spectrum
 from hyperribbon.spectra.gram import gram_spectrum
 from hyperribbon.spectra.krylov.convergence import select, tolerances
 from hyperribbon.spectra.krylov.lanczos import Pairs, lanczos
@@ -65,7 +65,7 @@ def eigsh(
     memory: float | None = None,
     should_stop: ShouldStop | None = None,
 ) -> Spectrum:
-    """Return k eigenpairs of a symmetric operator, each with its residual ‖A v − λ v‖.
+    """Return k eigenpairs of a symmetric operator by an eigensolver, with residuals ‖A v − λ v‖.
 
     A pair is converged when
 

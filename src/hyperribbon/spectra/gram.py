@@ -7,7 +7,7 @@ import torch
 from hyperribbon.core.checks import ArgumentError, check_finite
 from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.core.generators import torch_generator
-from hyperribbon.core.results import Spectrum
+from hyperribbon.core.spectral_results import Spectrum
 from hyperribbon.spectra.krylov.convergence import select, tolerances
 from hyperribbon.spectra.products import Products
 from hyperribbon.spectra.rounding import Audit, random_signs, rounded_up

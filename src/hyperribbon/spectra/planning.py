@@ -122,7 +122,7 @@ def plan(
     eigenvectors: bool = True,
     tol: float = 1e-4,
 ) -> Plan:
-    """Return memory and time of every route to k eigenpairs; nothing is multiplied.
+    """Plan: return memory and time of every route to k eigenpairs; nothing is multiplied.
 
     Where the operator has been multiplied with a vector before, a product takes as long as it did
     then; else the time follows from its operations.
@@ -367,7 +367,7 @@ def _nothing_fits(
 
 
 def _does_not_keep(memory: float, least: Route) -> ArgumentError:
-    """Return the error of a plan whose cheapest Lanczos route takes too much memory."""
+    """Return the error of a plan whose cheapest route takes too much memory."""
     taken = f"{least.name} with a basis of {least.basis} vectors takes"
     fewer = "ask for fewer pairs, or restrict the operator with params= or mask=."
     if least.memory > memory:

@@ -118,7 +118,7 @@ class Products:
         return self.op.multiply_rows(block).detach().to(self.dtype).T
 
     def random_part(self, generator: torch.Generator) -> Float[torch.Tensor, "1 part"]:
-        """Return this rank's part (1, ·) of a random vector to multiply, one for all ranks."""
+        """Return this rank's part (1, ·) of a random vector for products, one for all ranks."""
         row = torch.randn(1, self.size, generator=generator, dtype=self.dtype, device="cpu")
         return self.part(row).to(self.device)
 

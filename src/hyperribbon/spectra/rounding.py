@@ -95,7 +95,7 @@ def wide(device: torch.device) -> torch.dtype:
 
 
 def precise_images(products: Products, parts: torch.Tensor) -> torch.Tensor:
-    """Return A v in the highest precision, to see the rounding of parts (b, ·) as rows.
+    """Return A v in the highest precision, to see the rounding of products.
 
     That is float64 for matrices, for numpy operators that take float64 vectors, and for operators
     whose `in_precision(torch.float64)` returns them in it. Others multiply in their own.

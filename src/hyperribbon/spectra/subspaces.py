@@ -12,7 +12,7 @@ import torch
 from hyperribbon.core.checks import ArgumentError, check_finite, tensor, validate
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.result import Result, frame
-from hyperribbon.core.results import Spectrum
+from hyperribbon.core.spectral_results import Spectrum
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +54,7 @@ class Alignment(Result):
 @validate()
 @plain_arithmetic()
 def alignment(U: Subspace, V: Subspace) -> Alignment:
-    """Return the principal angles between the spans of U (P, a) and V (P, b).
+    """Return the principal angles between the subspaces of U (P, a) and V (P, b).
 
     With orthonormal bases Q_U and Q_V the cosines are the singular values of Q_UᵀQ_V, and
 

@@ -12,7 +12,7 @@ import torch
 from hyperribbon.core import checks
 from hyperribbon.core.checks import check_array, check_fraction, check_positive_int, validate
 from hyperribbon.core.result import Result, frame
-from hyperribbon.core.results import Estimate, Spectrum
+from hyperribbon.core.spectral_results import Estimate, Spectrum
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ from hyperribbon.core import checks
 from hyperribbon.core.checks import ArgumentError, check_choice, validate
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.generators import derive_seed, torch_generator
-from hyperribbon.core.results import Spectrum
+from hyperribbon.core.spectral_results import Spectrum
 from hyperribbon.spectra.eigensolvers import ENDS, as_spectrum, eigsh, products_limit
 from hyperribbon.spectra.krylov.convergence import tolerances
 from hyperribbon.spectra.krylov.lanczos import Search
@@ -124,7 +124,7 @@ class Tracker:
 
     @plain_arithmetic()
     def _follow(self, products: Products, vectors: torch.Tensor) -> Spectrum:
-        """Return the next operator's spectrum from the last one."""
+        """Track: return the next operator's spectrum from the last one."""
         generator = torch_generator(self.seed, "track", self.calls)
 
         def draw() -> torch.Tensor:
@@ -199,7 +199,7 @@ def track(
     seed: int = 0,
     eigenvectors: bool = True,
 ) -> list[Spectrum]:
-    """Return k eigenpairs of each of a sequence of operators, each warm-started from the last.
+    """Return k eigenpairs tracked along a sequence of operators, each warm-started from the last.
 
     The operators are made and used one at a time, so a generator keeps only one of them alive; see
     `Tracker` for the method.

@@ -71,7 +71,7 @@ class Criticality(Result, plot="plot_criticality"):
     layers: tuple[LayerCriticality, ...]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return how critical each layer is: the effect of resetting and of redrawing it."""
+        """Return each layer's criticality: the effect of resetting and of redrawing it."""
         import pandas as pd
 
         return pd.DataFrame([vars(layer) for layer in self.layers])
@@ -98,7 +98,7 @@ def layer_criticality(
     folder: str | Path | None = None,
     seed: int = 0,
 ) -> Criticality:
-    """Measure which layers are critical by re-initialising and re-randomising each.
+    """Measure layers' criticality by re-initialising and re-randomising each.
 
     A layer is critical when the drop after re-initialisation exceeds the tolerance by more than two
     standard errors, robust when it stays below by as much, and undecided otherwise. With a metric
@@ -154,7 +154,7 @@ def layer_criticality(
         return torch.as_tensor(values, device=before.device)
 
     def measure(changed: State) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the metric of a reset layer by the better normalisation statistics, and stored."""
+        """Return the metric for a layer's criticality by the better normalisation statistics."""
         stored = piece(changed, dict)
         return (better(stored, piece(changed, reestimate)) if reestimate else stored), stored
 
@@ -198,7 +198,7 @@ def _samples(measured: torch.Tensor | float) -> torch.Tensor:
 
 
 def _mean(samples: torch.Tensor) -> tuple[float, float]:
-    """Return the mean effect on a layer and its standard error; 0 for a single number."""
+    """Return the mean effect for a layer's criticality, and its standard error."""
     size = len(samples)
     stderr = float(samples.std() / size**0.5) if size > 1 else 0.0
     return float(samples.mean()), stderr

@@ -46,7 +46,7 @@ def evaluate_states(
     measure: Measure = "accuracy",
     together: int | None = None,
 ) -> torch.Tensor:
-    """Return the accuracy or loss of every sample under every state, (states, samples).
+    """Return the evaluation of sub-networks' states: accuracy or loss, (states, samples).
 
     The states run through one vectorised forward pass, several at a time; a parameter that is the
     same memory in a whole group enters once, and layers before the first difference run once. The
@@ -75,7 +75,7 @@ def evaluate_states(
 def metric_of(
     model: nn.Module, data: Data, measure: Measure = "accuracy", *, calibration: Data = None
 ) -> StateMetric:
-    """Return the function state → one number per sample, as `layer_criticality` takes it.
+    """Return the evaluation of a state, one number per sample, as `layer_criticality` takes it.
 
     The data are read once.
 
@@ -111,16 +111,16 @@ class StateMetric:
         self._statistics = Statistics(model, given, Objective(None, forward).outputs)
 
     def __call__(self, state: State) -> torch.Tensor:
-        """Evaluate the scores (n,) of the state as it is."""
+        """Evaluate a sub-network's state as it is: the scores (n,)."""
         return self.evaluator([state_of("state", state)], together=1)[0]
 
     def reestimate(self, state: State) -> dict[str, torch.Tensor]:
-        """Return a state to evaluate with normalisation statistics of its own weights."""
+        """Return a sub-network's state to evaluate, with normalisation statistics of its own."""
         return self._statistics(state_of("state", state))
 
     @property
     def is_normalised(self) -> bool:
-        """Whether the evaluated model has layers with running statistics."""
+        """Whether the model whose states are evaluated has layers with running statistics."""
         return bool(self._statistics)
 
 
@@ -144,7 +144,7 @@ class Evaluator:
         self._function = at_weights(self._network, self._call)
 
     def __call__(self, states: Sequence[State], together: int | None = None) -> torch.Tensor:
-        """Evaluate many states on every sample: return the metric (states, samples)."""
+        """Evaluate many sub-networks' states on every sample: the metric (states, samples)."""
         if not states:
             raise ArgumentError("states", states, "no states to evaluate", "Give states.")
         plain = _tensors_of(self._network, states)
@@ -163,7 +163,7 @@ class Evaluator:
         return torch.cat(rows) / sizes.mean()
 
     def _find_labels(self) -> None:
-        """Find along which axis classes are evaluated, and how a model aligns its labels."""
+        """Find for sub-networks' evaluation the class axis, and how a model aligns its labels."""
         batch, loss = next(pieces(self._network, self.source, 2)), None
         with torch.no_grad():
             outputs, targets = (
@@ -183,7 +183,7 @@ class Evaluator:
         self._axis = axis
 
     def _score(self, outputs: Any, targets: Any, batch: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the evaluation's score per sample and its number of labels."""
+        """Return the score per sample of a sub-network's evaluation, and its number of labels."""
         if callable(self._measure):
             values, samples = self._measure(outputs, targets), batch_size(batch)
             if not isinstance(values, torch.Tensor) or values.shape != (samples,):
@@ -200,7 +200,7 @@ class Evaluator:
     def _forward(
         self, group: Sequence[State], batch: Any, is_strict: bool
     ) -> tuple[list[Any], Any]:
-        """Return the outputs of every evaluated state, and the targets."""
+        """Return the outputs of every evaluated sub-network's state, and the targets."""
         shared, stacked = {}, {}
         for name, first in group[0].items():
             if all(_same_memory(state[name], first) for state in group):
@@ -232,7 +232,7 @@ class Evaluator:
         return outputs, aside[0]
 
     def _bytes_per_state(self, state: State) -> int:
-        """Return the estimated memory per evaluated state: weights and activations."""
+        """Return the memory that evaluation takes per sub-network's state: weights, activations."""
         weights = sum(tensor.numel() * tensor.element_size() for tensor in state.values())
         inputs = tensors(split(self.source.some(1))[0])[0]
         rows = min(_ROWS, self.source.total or _ROWS)
@@ -243,7 +243,7 @@ class Evaluator:
 
 @contextmanager
 def _vectorisable_attention() -> Iterator[None]:
-    """Evaluate attention by its plain kernel: the fused ones have no batching rule."""
+    """Evaluate sub-networks' attention by its plain kernel: fused ones have no batching rule."""
     fused = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:
@@ -262,7 +262,7 @@ def _same_memory(first: torch.Tensor, second: torch.Tensor) -> bool:
 
 
 def _tensors_of(network: nn.Module, states: Sequence[State]) -> list[dict[str, torch.Tensor]]:
-    """Return each state's parameters and buffers, tied ones once, after checking shapes."""
+    """Return parameters and buffers of each state to evaluate, tied ones once, shapes checked."""
     expected = {**dict(network.named_parameters()), **dict(network.named_buffers())}
     stored = network.state_dict()
     names = [name for name in expected if name in stored]

@@ -23,7 +23,7 @@ Initializer = Callable[[int], nn.Module | State] | nn.Module | State
 
 @validate()
 def prune(state: nn.Module | State, mask: Mask) -> dict[str, torch.Tensor]:
-    """Return a new state whose selected entries are zero.
+    """Return the operation's new state: selected entries set to zero.
 
     Args:
         state: A module or a state dict; it stays as it is.
@@ -46,7 +46,7 @@ def prune(state: nn.Module | State, mask: Mask) -> dict[str, torch.Tensor]:
 def reinitialize(
     final: nn.Module | State, initial: nn.Module | State, mask: Mask
 ) -> dict[str, torch.Tensor]:
-    """Return a new state whose selected entries are reset to their initial values.
+    """Return the operation's new state: selected entries reset to their initial values.
 
     Implements Algorithm 1 of [subnetworks] for the entries that `mask` selects.
 
@@ -73,7 +73,7 @@ def reinitialize(
 def rerandomize(
     final: nn.Module | State, mask: Mask, initializer: Initializer, *, seed: int = 0
 ) -> dict[str, torch.Tensor]:
-    """Return a new state whose selected entries are redrawn from the initialiser.
+    """Return the operation's new state: selected entries redrawn from the initialiser.
 
     Raises an ArgumentError when the mask does not match, or a layer cannot draw new values.
 

@@ -41,7 +41,7 @@ class Overlap(Result, plot="plot_overlap"):
 
 @validate()
 def overlap_ratio(first: Mask, second: Mask) -> Overlap:
-    r"""Return the fraction of the first selection that is also in the second.
+    r"""Return the overlap of two selections: the fraction of the first that is in the second.
 
     $$R = \frac{|S_1 \cap S_2|}{|S_1|},\qquad
       \operatorname{Var}|S_1\cap S_2| = \frac{k_1 k_2 (n-k_1)(n-k_2)}{n^2 (n-1)}$$

@@ -458,7 +458,7 @@ class _Curve:
         return self.drops(fraction) - scale * self.baseline
 
     def best(self, state: State) -> tuple[State, np.ndarray, np.ndarray, np.ndarray]:
-        """Choose the normalisation statistics, stored or re-estimated, that suit a pruned state.
+        """Choose the normalisation statistics, stored or re-estimated, that suit pruning best.
 
         Returns:
             The state with them, its metric (n,), and the metric with stored and re-estimated ones.

@@ -17,7 +17,7 @@ Loss = Callable[[Any, Any], torch.Tensor] | None
 
 @validate()
 def gradient_saliency(model: nn.Module, loss: Loss, data: Data) -> dict[str, torch.Tensor]:
-    r"""Return the first-order change of the loss when an entry is set to zero.
+    r"""Return the gradient saliency: the loss's first-order change when an entry is set to zero.
 
     $$s_i = \Bigl|\theta_i \, \frac{\partial L}{\partial \theta_i}\Bigr|,\qquad
       L = \frac1N\sum_n \ell(f(x_n), y_n)$$
@@ -37,7 +37,7 @@ def gradient_saliency(model: nn.Module, loss: Loss, data: Data) -> dict[str, tor
 
 @validate()
 def fisher_saliency(model: nn.Module, loss: Loss, data: Data) -> dict[str, torch.Tensor]:
-    r"""Return the second-order change of the loss when an entry is set to zero (Fisher).
+    r"""Return the Fisher saliency: the loss's second-order change when an entry is set to zero.
 
     $$s_i = \tfrac12 \theta_i^2 F_{ii},\qquad
       F_{ii} = \frac1N\sum_n \Bigl(\frac{\partial \ell_n}{\partial\theta_i}\Bigr)^2$$
@@ -67,7 +67,7 @@ def _finite(scores: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 @validate()
 def hessian_saliency(model: nn.Module, loss: Loss, data: Data) -> dict[str, torch.Tensor]:
-    r"""Return the second-order change of the loss when an entry is set to zero (Hessian).
+    r"""Return the Hessian saliency: the loss's second-order change when an entry is set to zero.
 
     $$s_i = \tfrac12 \theta_i^2 \Bigl|\frac{\partial^2 L}{\partial\theta_i^2}\Bigr|$$
 

@@ -160,7 +160,7 @@ def select(
     of: str = "units",
     seed: int = 0,
 ) -> Mask:
-    """Return the mask of the selected entries.
+    """Return the selection of entries by a criterion, a mask.
 
     Give either `fraction` (an exact share: the whole number of entries nearest to fraction·n,
     halves up; equal scores in the order of the state) or `between` (all entries whose score lies in
@@ -242,7 +242,7 @@ def rank_units(
     frozen: bool = False,
     seed: int = 0,
 ) -> UnitRanking:
-    """Rank the channels, neurons or attention heads of a network.
+    """Rank the channels, neurons or attention heads of a network, for their selection.
 
     Args:
         model: The network; its units are those of `find_units`.

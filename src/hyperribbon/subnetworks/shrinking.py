@@ -94,7 +94,7 @@ class UnitRanking:
 
 @validate(mask=mapping)
 def shrink(model: nn.Module, mask: Mask | State, inputs: Any = None) -> nn.Module:
-    """Return a smaller network with the outputs of the masked one.
+    """Return the network after shrinking: smaller, with the outputs of the masked one.
 
     Every channel, neuron and attention head that nothing reads any more (all entries that read it
     are masked or zero) is removed, with its weights, biases and normalisation. The result is a

@@ -181,7 +181,7 @@ class Units:
 
 @validate()
 def find_units(model: nn.Module) -> Units:
-    """Find the channels, neurons and attention heads that can be removed from a network.
+    """Find the units (channels, neurons, attention heads) that can be removed from a network.
 
     Known are linear layers and convolutions (plain and depthwise), batch and instance norm,
     activations, dropout, pooling, flattening, sums, products and concatenations of branches,

@@ -65,7 +65,7 @@ def modified_gradient(
     hessian_product: Callable[[Vector, Vector], Vector],
     coefficient: float,
 ) -> Callable[[Vector], Vector]:
-    r"""Return ∇L̃ = ∇L + 2c ∇²L ∇L, the gradient of the modified loss.
+    r"""Return ∇L̃ = ∇L + 2c ∇²L ∇L of the modified loss whose gradient flow descent follows.
 
     Args:
         gradient: θ → ∇L(θ).

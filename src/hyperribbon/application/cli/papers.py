@@ -103,7 +103,7 @@ def experiment_titles() -> dict[str, str]:
 
 
 def _complete_ids(incomplete: str) -> list[tuple[str, str]]:
-    """Return the experiments that begin so, with their titles, for the shell."""
+    """Return the papers' experiments whose ids begin so, with titles, for the shell."""
     return [(id, title) for id, title in experiment_titles().items() if id.startswith(incomplete)]
 
 
@@ -221,7 +221,7 @@ def reproduce(
 
 
 def _write_csv(folder: Path, run: Any, claims: list[Claim]) -> None:
-    """Write the claims so far, and the numbers behind the figures of a run, one per row."""
+    """Write for a reproduced paper its claims so far, and the numbers behind the figures."""
     import pandas as pd
 
     from hyperribbon.core.store import write_text
@@ -253,7 +253,7 @@ class _ConsoleProgress:
         return self.bars.add_task(label, total=total)
 
     def advance(self, handle: TaskID, count: int = 1) -> None:
-        """Report completed units of an experiment's task."""
+        """Report completed units of a paper's experiment."""
         self.bars.advance(handle, count)
         now = time.monotonic()
         if self.bars.disable and now - self._printed > _SECONDS_BETWEEN_LINES:
@@ -282,7 +282,7 @@ def _choose(ids: list[str], paper: str | None, everything: bool) -> list[str]:
 
 
 def _overrides(chosen: list[str], preset: str, with_data: bool, texts: list[str]) -> dict[str, Any]:
-    """Return the settings overridden on the command line."""
+    """Return a paper's settings overridden on the command line."""
     from hyperribbon.papers.experiments import find_experiment
     from hyperribbon.papers.experiments.settings import read_changes
 

@@ -24,7 +24,7 @@ def as_options(text: str) -> str:
 
 
 def check_out(out: Path) -> tuple[Path | None, Path]:
-    """Return the folder for results, if any, and the page; --out names a folder or an HTML file.
+    """Return for the shell's option --out the folder for results, if any, and the page.
 
     Raises:
         ArgumentError: It cannot be written to.

@@ -78,7 +78,7 @@ def protect(app: Dash, token: str) -> None:
 
     @cache
     def policy() -> str:
-        """Return the Content-Security-Policy: this server's files and Dash's inline scripts.
+        """Return the access policy (Content-Security-Policy): this server's files, Dash's scripts.
 
         Inline scripts are allowed by hash. Inline styles are allowed: plotly and Dash set them.
         """

@@ -42,7 +42,7 @@ function(path) {
 
 
 def create_app(store: str | Path, *, token: str, factory: Factory | None = None) -> Dash:
-    """Return the explorer's Dash application for a folder of runs.
+    """Return the explorer's Dash app for a folder of runs.
 
     Args:
         store: Folder of stored runs; it may be empty or absent.

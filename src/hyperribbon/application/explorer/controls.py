@@ -47,7 +47,7 @@ class Slider:
         return round(math.log10(value), 6) if self.log else value
 
     def value(self, position: Any) -> float | int:
-        """Return the value at a position of the explorer's slider; bad input gives the default."""
+        """Return the value at a position of a slider control; bad input gives the default."""
         try:
             return self.parse(10 ** float(position) if self.log else position)
         except (TypeError, ValueError, OverflowError):
@@ -65,11 +65,11 @@ class Slider:
         return round(number) if self.whole else float(f"{number:.4g}")
 
     def format(self, value: float) -> str:
-        """Return the slider's value as text."""
+        """Return a slider control's value as text."""
         return f"{round(value):,}".replace(",", " ") if self.whole else f"{value:.4g}"
 
     def component(self, page: str, value: float) -> html.Div:
-        """Return the explorer's slider as a Dash component."""
+        """Return a slider control as a Dash component."""
         low, high = self.position(self.low), self.position(self.high)
         ends = {_mark(low): self.format(self.low), _mark(high): self.format(self.high)}
         slider = dcc.Slider(
@@ -112,11 +112,11 @@ class Choice:
     parse = value
 
     def format(self, value: str) -> str:
-        """Return an empty string: the explorer's choice already shows what is chosen."""
+        """Return an empty string: a choice control already shows what is chosen."""
         return ""
 
     def component(self, page: str, value: str) -> html.Div:
-        """Return the explorer's drop-down choice as a Dash component."""
+        """Return a drop-down control as a Dash component."""
         options = [{"label": v, "value": k} for k, v in self.choices.items()]
         name = f"{page}-{self.name}"
         items = dcc.RadioItems(id=name, options=options, value=value, className="choices")

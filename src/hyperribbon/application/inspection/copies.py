@@ -72,12 +72,12 @@ def copy_in_mode(
 
 
 def layers_with_statistics(model: nn.Module) -> list[nn.Module]:
-    """Return the copy's layers that normalise by running statistics in evaluation mode alone."""
+    """Return the layers of an inspected model's copy that normalise by running statistics."""
     parts = model.modules()
     return [p for p in parts if isinstance(getattr(p, "running_mean", None), torch.Tensor)]
 
 
 def has_dropout(part: nn.Module) -> bool:
-    """Whether a layer of the inspected copy has dropout in training mode."""
+    """Whether a layer of an inspected model's copy has dropout in training mode."""
     rate = part.p if isinstance(part, Dropout) else getattr(part, "dropout", None)
     return isinstance(rate, float) and rate > 0

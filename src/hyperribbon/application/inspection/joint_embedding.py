@@ -35,7 +35,7 @@ class JointEmbedding:
 
 
 def embed_runs(trajectories: Sequence[Trajectory], *, seed: int = 0) -> JointEmbedding | None:
-    """Embed the recorded predictions of several trainings jointly by InPCA.
+    """Return the joint embedding of several trainings' recorded predictions by InPCA.
 
     At most 300 records, drawn at random, span the space and the others are projected into it; at
     most 200 probe samples are used, so that many runs stay cheap.

@@ -50,7 +50,7 @@ def load_factory(spec: str) -> Any:
 
 
 def make_case(factory: Any, data_name: str | None) -> tuple[nn.Module, Any, Any]:
-    """Call a loaded factory and return the model, loss and data to inspect.
+    """Load a case: call a factory and return the model, loss and data to inspect.
 
     Args:
         factory: Returns (model, loss, data), or (model, loss) when a data set is named.

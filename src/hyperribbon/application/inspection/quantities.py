@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 
 from hyperribbon.core.html import error_text
-from hyperribbon.core.results import Estimate, Spectrum
+from hyperribbon.core.spectral_results import Estimate, Spectrum
 from hyperribbon.plots import Chart
 
 NOT_OVER_SAMPLES = "how much other samples would change it was not measured"

@@ -224,7 +224,7 @@ class Curvature:
         return seconds[0], min(seconds[1:])
 
     def _limit(self, model: nn.Module) -> float | None:
-        """Return the largest stable curvature, where the optimiser has one for all coordinates."""
+        """Return the largest stable recorded curvature, where the optimiser has one."""
         try:
             rule = update_rule(self._optimizer, model)
         except (ArgumentError, TypeError):

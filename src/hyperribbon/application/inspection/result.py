@@ -72,17 +72,17 @@ class InspectionPlan(Result):
 
     @property
     def seconds(self) -> float:
-        """Expected seconds of the inspection's plan."""
+        """Expected seconds of the inspection result's plan."""
         return sum(step.seconds for step in self.steps if not step.reason)
 
     def table(self) -> pd.DataFrame:
-        """Return the inspection's plan, one row for each step."""
+        """Return the inspection result's plan, one row for each step."""
         rows = [(s.title, s.samples, round(s.seconds, 2), s.reason) for s in self.steps]
         columns = ["step", "samples", "seconds", "omitted because"]
         return pd.DataFrame(rows, columns=columns)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the inspection's plan as a DataFrame."""
+        """Return the inspection result's plan as a DataFrame."""
         return self.table()
 
     def _headline(self) -> str:
@@ -119,12 +119,12 @@ class Inspection(Result):
     skipped: str = ""
 
     def __iter__(self) -> Iterator[Quantity]:
-        """Iterate over every number of the inspection."""
+        """Iterate over every number of the inspection result."""
         for part in self.parts.values():
             yield from part.quantities
 
     def __getitem__(self, key: str) -> Quantity:
-        """Return a number of the inspection by its key, such as "hessian.largest"."""
+        """Return a number of the inspection result by its key, such as "hessian.largest"."""
         found = {quantity.key: quantity for quantity in self}
         if key not in found:
             raise KeyError(f"{key!r} was not measured; there are: {', '.join(sorted(found))}")
@@ -132,11 +132,11 @@ class Inspection(Result):
 
     @property
     def is_complete(self) -> bool:
-        """Whether no step of the inspection failed or was interrupted."""
+        """Whether no step of the inspection result failed or was interrupted."""
         return not any(outcome.status in ("failed", "interrupted") for outcome in self.outcomes)
 
     def answers(self) -> list[Answer]:
-        """Return at most six answers: a number, what it means, what is usual, what to do."""
+        """Return an inspection result's answers, at most six: number, meaning, what is usual."""
         numbers = {quantity.key: quantity for quantity in self}
         return answers(numbers, str(self.config.get("kind", "")), self.config)
 
@@ -147,12 +147,12 @@ class Inspection(Result):
         return describe_usual(numbers, str(self.config.get("kind", "")), self.config)
 
     def reading(self) -> list[str]:
-        """Return the inspection in plain sentences, the answers first."""
+        """Return the inspection result in plain sentences, the answers first."""
         first = [answer.text for answer in self.answers()]
         return first + [sentence for part in self.parts.values() for sentence in part.readings]
 
     def headlines(self) -> pd.DataFrame:
-        """Return the inspection's statistics at fixed samples, one per row, and what is absent.
+        """Return an inspection result's statistics at fixed samples, and what is absent.
 
         Inspections of one model, data and seed agree wherever both have a value.
         """
@@ -161,7 +161,7 @@ class Inspection(Result):
         return pd.DataFrame(rows, columns=["statistic", "value", "error", "needs seconds"])
 
     def table(self) -> pd.DataFrame:
-        """Return every number of the inspection, one per row, with method and certainty."""
+        """Return an inspection result's numbers, one per row, with method and certainty."""
         rows = [
             {"part": name, **vars(quantity)}
             for name, part in self.parts.items()
@@ -172,15 +172,15 @@ class Inspection(Result):
         return pd.DataFrame(rows, columns=columns)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the inspection's table as a DataFrame."""
+        """Return the inspection result's table as a DataFrame."""
         return self.table()
 
     def charts(self) -> dict[str, Chart]:
-        """Return the inspection's charts by name; `plot("spectrum", ax)` draws one."""
+        """Return an inspection result's charts by name; `plot("spectrum", ax)` draws one."""
         return {chart.name: chart for part in self.parts.values() for chart in part.charts}
 
     def plot(self, name: str | None = None, ax: Axes | None = None) -> Axes:  # type: ignore[override]
-        """Draw a chart of the inspection and return the axes.
+        """Draw a chart of the inspection result and return the axes.
 
         Args:
             name: One of `charts()`; by default the first.
@@ -200,7 +200,7 @@ class Inspection(Result):
         return figure.axes[0] if ax is None else ax
 
     def summary(self, *, numbers: bool = False) -> Summary:
-        """Return the inspection's answers: numbers with uncertainty, meaning, what is usual.
+        """Return an inspection result's answers: numbers with uncertainty, meaning, what is usual.
 
         Args:
             numbers: Whether the table of all numbers follows; `.table()` has it too.
@@ -210,7 +210,7 @@ class Inspection(Result):
     def rendered(
         self, *, numbers: bool = False, words: Callable[[str], str] | None = None
     ) -> Group:
-        """Return the inspection's summary as `rich` prints it, in colours.
+        """Return the inspection result's summary as `rich` prints it, in colours.
 
         Args:
             numbers: Whether the table of all numbers follows.
@@ -250,7 +250,7 @@ class Inspection(Result):
         return table
 
     def save(self, folder: str | Path) -> Path:
-        """Save the inspection in a folder: tables as CSV, figures as SVG, arrays, the reading.
+        """Save an inspection result in a folder: tables as CSV, figures as SVG, and arrays.
 
         Args:
             folder: Made if absent; `hyperribbon report FOLDER` shows it.
@@ -260,7 +260,7 @@ class Inspection(Result):
         return save_inspection(self, Path(folder))
 
     def report(self, path: str | Path) -> Path:
-        """Write the inspection as one HTML file that needs no network.
+        """Write the inspection result as one HTML file that needs no network.
 
         Args:
             path: The file.
@@ -272,7 +272,7 @@ class Inspection(Result):
             return hyperribbon.report.write_report([stored], path)
 
     def _repr_html_(self) -> str:
-        """Show the inspection's answers, with pictures and all numbers, in a notebook."""
+        """Show an inspection result in a notebook: answers, pictures and all numbers."""
         told = [(answer.finding, answer.beside) for answer in self.answers()]
         rows = [(q.name, q.text(), q.method, q.certainty) for q in self]
         columns = ("", "value", "how", "how certain")
@@ -284,12 +284,12 @@ class Inspection(Result):
         return html.card(self.title, *pieces)
 
     def __repr__(self) -> str:
-        """Show what the inspection measured."""
+        """Show what the inspection result measured."""
         return f"Inspection({self.title}: {', '.join(self.parts)}; {self.where})"
 
 
 def _picture(chart: Chart) -> str:
-    """Return an inspection's chart as HTML."""
+    """Return an inspection result's chart as HTML."""
     buffer = BytesIO()
     draw(chart).savefig(buffer, format="png", dpi=_DOTS)
     caption = f"<div>{html.note(chart.caption)}</div>" if chart.caption else ""

@@ -70,7 +70,7 @@ def sharpness_error(
     on: Callable[[Any], Any] = lambda hessian: hessian,
     value: float | None = None,
 ) -> float | None:
-    """Return the sampling error of the largest eigenvalue of the Hessian.
+    """Return the sampling error of the Hessian's largest eigenvalue.
 
     Beside the scatter of vᵀHv there is an excess: v fits the samples it was found on, so their
     largest eigenvalue is too large, most where several are nearly equal. It is seen on two halves A

@@ -47,7 +47,7 @@ def _write_files(inspection: Inspection, folder: Path) -> None:
 
 
 def _store_answer(answer: Answer, inspection: Inspection, folder: Path) -> dict[str, Any]:
-    """Store the small picture of an answer, and return the answer in plain values."""
+    """Store an answer of an inspection with its small picture; return it in plain values."""
     picture = answer_picture(answer.term, inspection.parts, inspection.config)
     name = f"answer-{answer.term}"
     if picture is not None:

@@ -39,7 +39,7 @@ class _Run:
 
 
 def experiment_tabs(folders: list[RunFolder]) -> list[Tab]:
-    """Return the tabs that show runs of experiments, those of one experiment side by side."""
+    """Return the report's tabs of experiments, runs of one experiment side by side."""
     groups: dict[str, list[_Run]] = {}
     for folder in folders:
         run = _read(folder)
@@ -99,7 +99,7 @@ def _read_info(run: _Run, info: dict[str, Any]) -> None:
 
 
 def _label(runs: list[_Run]) -> None:
-    """Name a tab's run of an experiment by what distinguishes it from the others."""
+    """Name an experiment's run in the report by what distinguishes it from the others."""
     several = len({run.seed for run in runs}) > 1
     for run in runs:
         run.label += f", seed {run.seed}" if several else ""

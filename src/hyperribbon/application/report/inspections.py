@@ -84,7 +84,7 @@ class _Inspection:
 
 
 def inspection_tabs(folders: list[Path]) -> list[Tab]:
-    """Return the tabs that show stored inspections; a damaged part becomes one line."""
+    """Return the report's tabs of stored inspections; a damaged part becomes one line."""
     runs, damaged = [], []
     for folder in folders:
         try:
@@ -267,7 +267,7 @@ def _part_section(name: str, parts: dict[str, _Part], *, many: bool) -> Section:
 
 
 def _side_by_side(name: str, numbers: dict[str, dict[str, list[str]]]) -> Table:
-    """Return the numbers of several inspections side by side, from their rows by label."""
+    """Return the report's numbers of several inspections side by side, by label."""
     names = {key: row[0] for found in numbers.values() for key, row in found.items()}
     rows = [
         [title, *(found[key][1] if key in found else "–" for found in numbers.values())]
@@ -290,7 +290,7 @@ def _error(quantity: dict[str, Any]) -> str:
 
 
 def _shorten(cell: str) -> str:
-    """Return a number of a stored inspection's CSV file with five digits; other text as it is."""
+    """Return a number of a reported inspection's CSV file with five digits; other text as it is."""
     try:
         number = float(cell)
     except ValueError:

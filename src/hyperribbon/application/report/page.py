@@ -105,12 +105,12 @@ class ClaimRow:
 
     @property
     def origin(self) -> str:
-        """Where the band of a claim's row on the page comes from."""
+        """Where the band of a claim on the report's page comes from."""
         return self.claim.expected.origin
 
     @property
     def paper(self) -> str:
-        """Key of the paper of a claim's row on the page."""
+        """Key of the paper of a claim on the report's page."""
         return self.claim.paper
 
     @classmethod

@@ -36,7 +36,7 @@ _LIMIT = (
 
 
 def trajectory_tabs(folders: list[FolderPath]) -> list[Tab]:
-    """Return the tab that shows recorded trainings side by side."""
+    """Return the report's tab of recorded trajectories side by side."""
     trajectories, damaged = [], []
     for folder in folders:
         try:

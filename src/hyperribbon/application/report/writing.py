@@ -134,7 +134,7 @@ def _script_json(text: str) -> Markup:
 
 
 def _hash(script: str) -> str:
-    """Return the hash by which a written report's policy allows a script: no others run."""
+    """Return the hash by which a report's policy, when writing it, allows a script."""
     return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"
 
 

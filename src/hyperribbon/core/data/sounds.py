@@ -16,7 +16,7 @@ _DECIBELS = 80.0  # range of a logarithmic spectrogram below the largest power o
 
 
 def list_recordings(folder: Path) -> list[tuple[Path, int]]:
-    """Return the WAV files in the folders of the classes, with the number of their class.
+    """Return the sound recordings (WAV files) in the classes' folders, with their class numbers.
 
     Raises:
         ArgumentError: The folder does not exist, or has no WAV file in its subfolders.

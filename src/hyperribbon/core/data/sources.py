@@ -66,7 +66,7 @@ def hold_out(labels: np.ndarray, split: str) -> np.ndarray:
 
 
 def default_folder(name: str, folder: str | Path | None) -> Path:
-    """Return the folder of the data sets: the one given, or that of the environment variable.
+    """Return the folder of data sources: the one given, or that of the environment variable.
 
     Raises:
         ArgumentError: There is none.
@@ -154,7 +154,7 @@ def _from_openml(name: str, split: str) -> Arrays:
 
 
 def find_file(folder: Path, stem: str) -> Path | None:
-    """Return a data set's file, folder/stem or folder/stem.gz, whichever exists."""
+    """Return a data source's file, folder/stem or folder/stem.gz, whichever exists."""
     for name in (stem, f"{stem}.gz"):
         if (folder / name).is_file():
             return folder / name
@@ -162,7 +162,7 @@ def find_file(folder: Path, stem: str) -> Path | None:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """Read an IDX file (the format of MNIST).
+    """Read a data source in the IDX format, MNIST's.
 
     Returns:
         The array, in the shape that the header says.
@@ -185,7 +185,7 @@ def read_idx(path: Path) -> np.ndarray:
 
 
 def read_cifar(path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Read a CIFAR-10 binary batch.
+    """Read a data source in CIFAR-10's binary format, one batch.
 
     Returns:
         Images (n, 3, 32, 32) uint8 and labels (n,) uint8.

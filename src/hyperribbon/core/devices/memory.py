@@ -60,7 +60,7 @@ def _free_pages() -> int:
 
 
 def _group_allowances(root: Path) -> Iterator[int]:
-    """Yield the memory that each control group around this process leaves, where it has a limit."""
+    """Yield the memory that each control group around this process leaves, where limited."""
     mounts = root / "sys" / "fs" / "cgroup"
     for line in _lines(root / "proc" / "self" / "cgroup"):
         number, _, rest = line.partition(":")
@@ -90,7 +90,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _number(path: Path) -> int | None:
-    """Return a control group's memory limit stored in a file; None if missing or "max"."""
+    """Return a device's memory limit from a control group's file; None if missing or "max"."""
     text = "".join(_lines(path)).strip()
     return int(text) if text.isdigit() else None
 

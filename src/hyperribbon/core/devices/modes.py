@@ -29,7 +29,7 @@ def plain_arithmetic() -> Generator[None]:
 
 @functools.cache
 def _autocast_devices() -> tuple[str, ...]:
-    """Return the kinds of devices with autocast that this torch knows."""
+    """Return the kinds of devices that have an autocast mode in this torch."""
     import torch
 
     known: list[str] = []

@@ -76,7 +76,7 @@ class Processes:
 
     @property
     def is_parallel(self) -> bool:
-        """Whether the group has more than one process."""
+        """Whether the group has more than one of the processes."""
         return self.size > 1
 
     @contextmanager
@@ -119,7 +119,7 @@ class Processes:
             raise ArgumentError("vector", same, reason, remedy)
 
     def sum(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Return the sum of the ranks' tensors, on every rank; the argument may be overwritten."""
+        """Return the sum of all processes' tensors, on every rank; may overwrite the argument."""
         if self.size == 1:
             return tensor
         total = self._home(tensor)
@@ -143,7 +143,7 @@ class Processes:
         return found
 
     def choose(self, thing: Any) -> Any:
-        """Return what rank 0 gives, on every rank (process); it is pickled."""
+        """Return what the first of the processes gives, on every rank; it is pickled."""
         if self.size == 1:
             return thing
         holder = [thing]
@@ -151,7 +151,7 @@ class Processes:
         return holder[0]
 
     def broadcast(self, tensor: torch.Tensor, source: int = 0) -> torch.Tensor:
-        """Return a rank's tensor on every rank; the others give one of the same shape to fill."""
+        """Return one process's tensor on every rank; the others give one of its shape to fill."""
         if self.size == 1:
             return tensor
         sent = self._home(tensor)
@@ -159,7 +159,7 @@ class Processes:
         return sent.to(tensor.device)
 
     def agree(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Return rank 0's tensors, which the other ranks have too, up to rounding and signs."""
+        """Return rank 0's tensors, which all processes have up to rounding and signs."""
         if self.size == 1:
             return tensors
         flat = self.broadcast(torch.cat([t.reshape(-1) for t in tensors]))
@@ -169,7 +169,7 @@ class Processes:
     def from_first(
         self, compute: Callable[[], tuple[torch.Tensor, ...]], task: str
     ) -> tuple[torch.Tensor, ...]:
-        """Return what rank 0 computes, on every rank (process)."""
+        """Return what the first of the processes computes, on every rank."""
         if self.size == 1:
             return compute()
         with self.together(task):
@@ -268,7 +268,7 @@ def torchrun_processes() -> Generator[Processes]:
 
 
 def _checksum(tensor: Any) -> tuple[float, float]:
-    """Return the checksum by which ranks compare tensors: sums of entries and magnitudes."""
+    """Return the checksum by which processes compare tensors: sums of entries and magnitudes."""
     if not isinstance(tensor, torch.Tensor):
         return 0.0, 0.0
     total = float(tensor.sum(dtype=torch.float64))

@@ -99,7 +99,7 @@ class FlopCounter(TorchDispatchMode):
 
 
 def is_transformed() -> bool:
-    """Whether a function transform is at work (torch.func.vmap, grad, …), by torch's internals."""
+    """Whether a function transform (vmap, grad, …) is at work, by torch's private interface."""
     ask = getattr(torch._C, "_are_functorch_transforms_active", None)
     return True if ask is None else ask()
 
@@ -116,7 +116,7 @@ def without_function_modes(function: Callable[Given, Returned]) -> Callable[Give
 
 
 def as_one_operation(function: Callable[[], Returned]) -> Returned:
-    """Run a function as one operation for private dispatch modes that have `see_whole`."""
+    """Run a function as one operation for torch's private dispatch modes with `see_whole`."""
     see = getattr(_get_current_dispatch_mode(), "see_whole", None)
     if see is None:
         return function()
@@ -133,7 +133,7 @@ def is_differentiated(node: Any) -> bool:
 
 
 def keeps_other_tensors() -> bool:
-    """Whether hooks replace the tensors saved for backward passes, by torch's internals."""
+    """Whether hooks replace the tensors saved for backward passes, by torch's private interface."""
     return _own_hooks.depth > 0 if _ask_hooks is None else _ask_hooks(True) is not None
 
 
@@ -142,7 +142,7 @@ class _Depth(threading.local):
 
 
 def _count_hooks(kind: Any, own: _Depth) -> None:
-    """Count by torch's internals, per thread, the hooks on saved tensors in force.
+    """Count by torch's private interface, per thread, the hooks on saved tensors in force.
 
     Args:
         kind: `torch.autograd.graph.saved_tensors_hooks`, which checkpoints derive theirs from.

@@ -63,7 +63,7 @@ def writing(path: Path) -> Generator[Path]:
 
 
 def _is_special(path: Path) -> bool:
-    """Return whether a path to write is a device or a pipe, which cannot be replaced atomically."""
+    """Whether a path to write atomically is a device or a pipe, which cannot be replaced."""
     if str(path).startswith(("/dev/std", "/dev/fd/", "/proc/")):
         return True
     try:
@@ -82,7 +82,7 @@ def _write_through(path: Path, content: bytes) -> None:
 
 
 def clear_leftovers(folder: Path, *, remove: bool = True) -> list[Path]:
-    """Remove the temporary files that dead processes left in a folder; return them.
+    """Remove the temporary files that atomic writes of dead processes left; return them.
 
     A living writer holds a lock on its temporary file, so nothing is taken from under it.
 
@@ -170,7 +170,7 @@ def _json_digest(content: dict[str, Any]) -> str:
 
 
 def open_regular(path: Path) -> BufferedReader:
-    """Open a regular file for reading; never wait for a pipe or touch a device.
+    """Open a regular file that was written atomically; never wait for a pipe or a device.
 
     Returns:
         The open file.
@@ -219,7 +219,7 @@ def ensure_folder(argument: str, folder: Path) -> Path:
 
 
 def stored_path(folder: Path, name: object) -> Path:
-    """Return folder/name for a name that was read from a stored file of the folder.
+    """Return folder/name for a name read from an atomically written file of the folder.
 
     Raises:
         ArgumentError: The name leads outside the folder, by itself or through a link.
@@ -234,12 +234,12 @@ def stored_path(folder: Path, name: object) -> Path:
 
 
 def digest_of(content: bytes | memoryview) -> str:
-    """Return the checksum that stored files carry: BLAKE2b, 16 hexadecimal digits."""
+    """Return the checksum that atomically written files carry: BLAKE2b, 16 hexadecimal digits."""
     return hashlib.blake2b(content, digest_size=8).hexdigest()
 
 
 def file_digest(path: Path) -> str:
-    """Return a stored file's checksum, read piece by piece."""
+    """Return the checksum of an atomically written file, read piece by piece."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=8)).hexdigest()
 
@@ -254,7 +254,7 @@ def sync(path: Path) -> None:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether somebody holds the lock of a stored file; nothing is waited for or created."""
+    """Whether somebody holds the lock for an atomic write; nothing is waited for or created."""
     if fcntl is None:
         return path.exists()
     try:
@@ -280,7 +280,7 @@ def _open_temporary(path: Path) -> tuple[int, Path]:
 
 
 def _lock(handle: int, *, wait: bool) -> bool:
-    """Lock a stored file; return False if another process holds it or there are no locks."""
+    """Lock a file to be written atomically; False if another process has it, or without locks."""
     if fcntl is None:
         return False
     try:

@@ -102,7 +102,7 @@ class FolderCheck:
 
 
 def check_folder(folder: str | Path, *, repair: bool = False) -> FolderCheck:
-    """Verify every byte of the runs in a folder and report damage.
+    """Check every byte of the stored runs in a folder and report damage.
 
     Args:
         folder: A trajectory, a run, a sweep, or a folder of these at any depth.
@@ -311,7 +311,7 @@ class TrajectoryCheck:
 
 
 def verify_trajectory(folder: Path) -> TrajectoryCheck:
-    """Verify every byte of a trajectory without changing it.
+    """Check every byte of a stored trajectory without changing it.
 
     Raises an ArgumentError where a newer hyperribbon wrote it, or a name leads outside the folder.
 
@@ -366,7 +366,7 @@ def _verify_manifest(found: TrajectoryCheck) -> None:
 
 
 def repair_trajectory(folder: Path) -> TrajectoryCheck:
-    """Verify a trajectory while nobody writes; keep what is whole.
+    """Check and repair a trajectory while nobody writes; keep what is whole.
 
     Records keep their steps and are counted anew. Damaged files get the ending .damaged and the
     old records go to a folder damaged-1; none is deleted.
@@ -402,7 +402,7 @@ def repair_trajectory(folder: Path) -> TrajectoryCheck:
 
 
 def _keep_whole(found: TrajectoryCheck) -> None:
-    """Repair: write the whole records anew; move the old ones and all damaged files aside."""
+    """Repair after a check: write whole records anew; move the old and all damaged files aside."""
     folder = found.folder
     places = {f.place for f in found.findings if f.kind == "damage"}
     old = [path for path in folder.glob("records*") if is_record_folder(path.name)]
@@ -424,7 +424,7 @@ def _keep_whole(found: TrajectoryCheck) -> None:
 
 
 def _cut_tail(folder: Path, tail: Damage) -> None:
-    """Repair: cut off what a killed write left at the end of a block; a copy is kept."""
+    """Repair after a check: cut off what a killed write left at the end; a copy is kept."""
     with open(tail.block, "r+b") as file:
         file.seek(tail.start)
         aside = make_folder(folder / f"damaged-{1 + len(list(folder.glob('damaged-*')))}")
@@ -451,7 +451,7 @@ def _find_records(found: TrajectoryCheck) -> Path | None:
 
 
 def _find_damage_of_count(records: Path) -> str:
-    """Return what is wrong with the file that has the number of records."""
+    """Check the file that has the number of records; return its damage."""
     try:
         return "it is missing" if read_count(records) is None else ""
     except ArgumentError:

@@ -69,7 +69,7 @@ class Manifest:
         write_json(folder / MANIFEST, content, checksum=True)
 
     def find_damage(self, folder: Path) -> dict[str, str]:
-        """Read every file; return what is wrong with those that are not as listed, by name."""
+        """Read every file in the manifest; return what is wrong with those that differ, by name."""
         found = {name: _compare(folder, name, *entry) for name, entry in self.files.items()}
         return {name: what for name, what in found.items() if what}
 

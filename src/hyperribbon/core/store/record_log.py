@@ -162,7 +162,7 @@ def encode_frame(index: int, content: Mapping[str, Any], arrays: Mapping[str, np
 
 
 def parse_frame(block: Path, start: int, line: bytes, size: int) -> Frame | None:
-    """Return the record's frame that a line of a block begins, if it is whole."""
+    """Return the frame that a line of the record log begins, if it is whole."""
     text, tab, digest = line.rpartition(b"\t")
     if not tab or not digest.endswith(b"\n") or digest_of(text).encode() != digest[:-1]:
         return None

@@ -57,7 +57,7 @@ def git_commit() -> str:
 
 
 def describe_environment(seed: int) -> dict[str, Any]:
-    """Return versions, commit, cores and seed, as needed to repeat a run."""
+    """Return a run's environment: versions, commit, cores and seed, as needed to repeat it."""
     import torch
 
     packages = {}
@@ -92,7 +92,7 @@ class RunFolder:
 
     @property
     def figures(self) -> Path:
-        """Folder of a run's figures."""
+        """Folder of a stored run's figures."""
         return self.path / "figures"
 
     @property
@@ -102,7 +102,7 @@ class RunFolder:
 
     @property
     def is_complete(self) -> bool:
-        """Whether results, figures and claims are all in place (the manifest is written last)."""
+        """Whether a stored run has results, figures and claims (the manifest is written last)."""
         try:
             manifest = read_manifest(self.path)
             if manifest is not None:
@@ -126,7 +126,7 @@ class RunFolder:
         return load_tree(self.path / "result.safetensors")
 
     def to_frame(self) -> pd.DataFrame:
-        """Return every number behind the figures: name, index in its array, value."""
+        """Return every number behind a stored run's figures: name, index in its array, value."""
         return tree_frame(self.load_result())
 
     def save_claims(self, claims: list[Claim]) -> None:

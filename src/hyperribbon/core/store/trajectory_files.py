@@ -44,7 +44,7 @@ _WEIGHTS_FILE = re.compile(r"\d+\.safetensors")
 
 
 def begin_records(folder: Path) -> RecordLog:
-    """Write the header of a trajectory that has no records yet."""
+    """Write the header file of a trajectory that has no records yet."""
     if block_files(folder / "records"):
         raise damage_error(folder, f"{HEADER} is missing")
     for name in ("records", "weights"):
@@ -55,7 +55,7 @@ def begin_records(folder: Path) -> RecordLog:
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """Return what a trajectory's header says of its records; nothing where it is older.
+    """Return what a trajectory's header file says of its records; nothing where it is older.
 
     Raises:
         ArgumentError: The header is damaged.
@@ -78,7 +78,7 @@ def write_about(folder: Path, about: dict[str, Any]) -> None:
 
 
 def read_header(folder: Path) -> dict[str, Any]:
-    """Return the header of a trajectory.
+    """Return the header in a trajectory's files.
 
     Raises:
         ArgumentError: It is damaged, of another kind, or of a newer hyperribbon.
@@ -105,7 +105,7 @@ def read_header(folder: Path) -> dict[str, Any]:
 
 
 def open_records(folder: Path) -> RecordLog:
-    """Return the records of a trajectory.
+    """Return the records in a trajectory's files, opened.
 
     Raises:
         ArgumentError: The header or a record is damaged, or the format is newer than this code.
@@ -120,7 +120,7 @@ def open_records(folder: Path) -> RecordLog:
 
 
 def records_folder(folder: Path, header: dict[str, Any]) -> Path:
-    """Return the folder of a trajectory's records.
+    """Return the folder with the files of a trajectory's records.
 
     Raises an ArgumentError where it is a link to a place outside the trajectory.
     """
@@ -137,7 +137,7 @@ def lock_files(folder: Path) -> Generator[None]:
 def replace_records(
     folder: Path, records: Iterable[tuple[dict[str, Any], dict[str, np.ndarray]]]
 ) -> None:
-    """Write all records anew beside the old ones; the header then points to the new ones."""
+    """Write a trajectory's files of records anew beside the old; the header then points to them."""
     used = {path.name for path in folder.glob("records*")}
     name = next(n for i in range(2, len(used) + 3) if (n := f"records-{i}") not in used)
     write_count(make_folder(folder / name), 0)
@@ -150,7 +150,7 @@ def replace_records(
 
 
 def begin_change(folder: Path, log: RecordLog) -> None:
-    """Prepare a trajectory for new records: remove its manifest and what killed writers left."""
+    """Prepare a trajectory's files for new records: no manifest, no leftovers of killed writers."""
     (folder / MANIFEST).unlink(missing_ok=True)
     sync(folder)
     weights = folder / "weights"
@@ -166,7 +166,7 @@ def begin_change(folder: Path, log: RecordLog) -> None:
 
 
 def finish_trajectory(folder: Path, log: RecordLog) -> None:
-    """Write the manifest of a trajectory, which completes it."""
+    """Write the manifest of a trajectory's files, which completes it."""
     contents = [log.content(index) for index in range(len(log))]
     known = {c["weights"]: c["digest"] for c in contents if c["weights"] and c.get("digest")}
     places = [folder / HEADER, *log.folder.glob("*"), *folder.glob("state/*")]
@@ -178,7 +178,7 @@ def finish_trajectory(folder: Path, log: RecordLog) -> None:
 
 
 def is_record_folder(name: object) -> bool:
-    """Return whether a name is that of a trajectory's folder of records."""
+    """Whether a name is that of the folder with a trajectory's files of records."""
     return isinstance(name, str) and _RECORD_FOLDER.fullmatch(name) is not None
 
 

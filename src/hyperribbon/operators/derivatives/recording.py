@@ -225,7 +225,7 @@ class CallRecorder(TorchFunctionMode):
             self._settle(shared, is_moved=False)
 
     def _settle(self, shared: _Shared, is_moved: bool) -> None:
-        """Take a recorded use of a shared tensor back where it is followed; else leave it."""
+        """Take a recorded use of a shared tensor back where it is followed; else keep it."""
         shared.is_settled, shared.is_moved = True, is_moved
         if is_moved and shared.use is not None:
             self.uses.remove(shared.use)

@@ -93,7 +93,7 @@ CELLS = {"lstm": _LSTM, "gru": _GRU, "rnn_tanh": _TANH, "rnn_relu": _RELU}
 def recurrent_layer(
     cell: Cell, steps: torch.Tensor, u: torch.Tensor, d: Maybe, start: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-    """Return the outputs (T, n, H) of a recurrent layer, and its last state.
+    """Return the outputs (T, n, H) of a recurrence over time steps, and its last state.
 
     Args:
         cell: The equations of a step.
@@ -129,7 +129,7 @@ class _Evaluation:
     def _arguments(
         self, step: torch.Tensor, added: Maybe, state: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
-        """Return what the equations of a step are given: parts of W x + b and of U h + d.
+        """Return what a recurrence's equations of a step take: parts of W x + b and of U h + d.
 
         Args:
             step: W x + b, with d where all gates are sums.
@@ -148,7 +148,7 @@ class _Evaluation:
         return values
 
     def ends(self) -> tuple[torch.Tensor, ...]:
-        """Return the outputs (T, n, H), and the other parts of the last state."""
+        """Return a recurrence's outputs (T, n, H), and the other parts of the last state."""
         first, *others = (self.values[name] for name in self.cell.states)
         return first.detach(), *(part[-1].clone() for part in others)
 
@@ -187,7 +187,7 @@ class _Evaluation:
     def tangent(
         self, along: torch.Tensor, along_u: Maybe, along_d: Maybe, along_start: Steps
     ) -> list[dict[str, torch.Tensor]]:
-        """Return the tangents of all values of each recurrent step, along a direction."""
+        """Return the tangents of all values of each step of a recurrence, along a direction."""
         cell = self.cell
         moved: torch.Tensor | None = None
         if along_u is not None:
@@ -379,7 +379,7 @@ def _add_product(total: Maybe, first: torch.Tensor, second: torch.Tensor) -> tor
 
 
 def _sum_outer(gradients: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
-    """Return the recurrent weights' gradient Σ_t v̄_t h_tᵀ, summed over samples too."""
+    """Return the gradient of a recurrence's weights, Σ_t v̄_t h_tᵀ, summed over samples too."""
     return _rows(gradients).t() @ _rows(states)
 
 

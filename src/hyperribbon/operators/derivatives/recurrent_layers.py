@@ -64,7 +64,7 @@ def run_recurrent(
     kwargs: dict[str, Any],
     passes: list[Pass] | None = None,
 ) -> Any:
-    """Return what torch.lstm, gru, rnn_tanh and rnn_relu return for padded sequences.
+    """Return a recurrent layer's values, as torch.lstm, gru, rnn_tanh, rnn_relu, padded sequences.
 
     Packed sequences, projections, dropout, several precisions and forward mode go through torch's
     own operations, without oneDNN.

@@ -24,7 +24,7 @@ from hyperribbon.operators.derivatives.recurrent_layers import RECURRENT, run_re
 
 @contextmanager
 def twice_differentiable() -> Generator[None]:
-    """Evaluate models with operations that have second derivatives, also inside `no_grad()`.
+    """Evaluate models with replacements that have second derivatives, also inside `no_grad()`.
 
     Backward passes run inside it too, where attention in checkpointed parts is evaluated again.
     """

@@ -96,7 +96,7 @@ def detach(batch: Any) -> Any:
 
 
 def bytes_of(batch: Any) -> int:
-    """Return the memory of a batch's tensors."""
+    """Return the memory that a batch takes."""
     return sum(leaf.nbytes for leaf in tensors(batch))
 
 

@@ -77,7 +77,7 @@ class Probe:
 def probe_contract(
     model: nn.Module, function: ModelFunction, loss: Loss | None, source: Source, routes: Routes
 ) -> Probe:
-    """Check on a few real samples that model, loss and data are one fixed finite function.
+    """Check the contract on a few real samples: model, loss and data are one fixed finite function.
 
     Evaluations must repeat, samples must not depend on each other unless they are one batch or
     stay in theirs, and the loss must add up over cuts of the data and depend on the weights
@@ -173,7 +173,7 @@ def _evaluate_first(found: Probe, source: Source) -> tuple[tuple[torch.Tensor, A
 
 
 def _evaluate_one(found: Probe, plain: torch.Tensor) -> torch.Tensor:
-    """Return the probe's outputs, of a single sample where the model takes so few."""
+    """Return outputs to probe the contract with, of a single sample where a model takes so few."""
     one = cut(found.batch, 0, 1)
     with suppress(RuntimeError, ValueError, IndexError), torch.no_grad():
         outputs = found.function.evaluate(one)[0]
@@ -280,7 +280,7 @@ def mixes_samples(
     together: torch.Tensor,
     first: torch.Tensor | None = None,
 ) -> bool:
-    """Probe whether a sample's outputs depend on the others of its batch.
+    """Probe the contract: whether a sample's outputs depend on the others of its batch.
 
     The first ones are evaluated without the rest, and all but the very first without it. Two
     samples that depend only on each other show in the second evaluation.
@@ -319,7 +319,7 @@ def mixes_samples(
 
 
 def check_one_batch(model: nn.Module, is_one_batch: bool) -> None:
-    """Raise when samples depend on each other and the data are more than one batch."""
+    """Check the contract: raise when samples depend on each other across more than one batch."""
     if is_one_batch:
         return
     norms = _batch_norms(model)
@@ -450,7 +450,7 @@ def _random_states() -> tuple[Any, ...]:
 
 
 def _check_loss(loss: Loss, outputs: torch.Tensor, targets: Any, model: nn.Module) -> None:
-    """Probe a loss on a few samples: its targets, that it is finite, what it depends on.
+    """Probe the contract of a loss on a few samples: targets, finite values, what it depends on.
 
     Args:
         loss: The loss.

@@ -110,11 +110,11 @@ class Categorical(Likelihood):
         return softmax.covariance_product(class_probabilities(outputs), block).to(block.dtype)
 
     def rows(self, outputs: torch.Tensor) -> int:
-        """Return the number of rows of the categorical root: C − 1 for each position."""
+        """Return the number of rows of the categorical likelihood's root: C − 1 per position."""
         return outputs[0, 1:].numel()
 
     def root(self, outputs: torch.Tensor, inputs: Any) -> torch.Tensor:
-        """Return the root of the categorical information, of C − 1 rows."""
+        """Return the root of the categorical likelihood's information, of C − 1 rows."""
         rows = softmax.covariance_root(class_probabilities(outputs))
         return softmax.one_position_each(rows.to(outputs.dtype))
 
@@ -211,7 +211,7 @@ class Gaussian(Likelihood):
         return softmax.covariance_product(class_probabilities(outputs), block)
 
     def _factor(self, outputs: torch.Tensor, inputs: Any) -> torch.Tensor:
-        """Return L of Σ = LLᵀ: its diagonal (n or 1, D or 1), or all of it (n or 1, D, D).
+        """Return L of the Gaussian likelihood's Σ = LLᵀ: diagonal (n or 1, D or 1), or all of it.
 
         Raises:
             ArgumentError: Σ has another shape or is not positive definite.
@@ -292,7 +292,7 @@ class FromDistribution(Likelihood):
         return sum(weight[0].numel() for _, weight in coordinates)
 
     def information(self, outputs: torch.Tensor, inputs: Any, block: torch.Tensor) -> torch.Tensor:
-        """Return the information (∂θ/∂f)ᵀ (w∘(∂θ/∂f)u) of a distribution's parameters θ."""
+        """Return a likelihood's information (∂θ/∂f)ᵀ (w∘(∂θ/∂f)u) of its parameters θ."""
         with torch.enable_grad():
             leaf, coordinates = self._coordinates(outputs)
             result = torch.zeros_like(wide(block))
@@ -305,7 +305,7 @@ class FromDistribution(Likelihood):
         return result.to(block.dtype)
 
     def root(self, outputs: torch.Tensor, inputs: Any) -> torch.Tensor:
-        """Return the root of a distribution's information: √w_j ∂θ_j/∂f, one row per θ."""
+        """Return a likelihood's root: √w_j ∂θ_j/∂f, one row per parameter θ of a distribution."""
         with torch.enable_grad():
             leaf, coordinates = self._coordinates(outputs)
             rows = [

@@ -49,7 +49,7 @@ class Meter(TorchDispatchMode):
             self._known[storage._cdata] = storage
 
     def end_stage(self) -> None:
-        """Note the peak of a product's memory, and begin another stage."""
+        """Note the peak memory of a stage of a risk's product, and begin another stage."""
         self.stages.append(self.peak)
         self.peak = self.live
 
@@ -64,7 +64,7 @@ class Meter(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Count the memory of the tensors that an operation returns."""
+        """Count the memory of the tensors that an operation of a risk's product returns."""
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
             if isinstance(leaf, torch.Tensor):
@@ -143,7 +143,7 @@ def measure(
 def _count_bytes(
     product: Callable[[int, Meter], Any], samples: int, present: Sequence[torch.Tensor]
 ) -> tuple[int, list[int]]:
-    """Measure the memory of a function: what stays, and the peaks of the stages."""
+    """Measure the memory of a risk's evaluation: what stays, and the peaks of the stages."""
     meter = Meter(present)
     with meter:
         holder = product(samples, meter)

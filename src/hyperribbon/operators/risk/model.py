@@ -113,7 +113,7 @@ class ModelFunction:
     def __call__(
         self, batch: Any, watcher: TorchFunctionMode | None = None
     ) -> tuple[torch.Tensor, Any]:
-        """Return outputs (n, …) and targets of a batch, differentiable by the leaves."""
+        """Return a model function's outputs (n, …) and targets, differentiable by the leaves."""
         # A forward pass that differentiates needs third derivatives: torch's own operations.
         kernels = torch.enable_grad() if self._needs_grad else twice_differentiable()
         with kernels, watcher or nullcontext():
@@ -140,12 +140,12 @@ class ModelFunction:
         return outputs, targets
 
     def evaluate_with_labels(self, batch: Any, forward: Forward | None) -> Any:
-        """Return what the model returns for a batch with its labels, differentiable."""
+        """Return a model function's outputs for a batch with its labels, differentiable."""
         with torch.enable_grad():
             return self._run(partial(call_with_labels, self.module, forward=forward), batch)
 
     def _run(self, evaluate: Callable[[Any], Any], batch: Any) -> Any:
-        """Return what the model returns for a batch, outside of any autocast around the call.
+        """Return a model function's outputs for a batch, outside of any autocast around the call.
 
         Models that differentiate inside their forward pass (forces, physics-informed losses, inner
         steps of meta-learning) fail under no_grad, and are evaluated again with gradients.

@@ -39,7 +39,7 @@ class Objective:
         self._forward = forward
 
     def __call__(self, model: nn.Module, batch: Any) -> torch.Tensor:
-        """Return the loss of a batch, differentiable in the model's weights.
+        """Return the objective of a batch, the loss, differentiable in the model's weights.
 
         Raises:
             ArgumentError: No loss is given and the model's output does not have one.
@@ -52,7 +52,7 @@ class Objective:
         return value
 
     def value(self, outputs: Any, targets: Any) -> torch.Tensor:
-        """Return the loss of outputs; where it fails on targets that do not fit, say which would.
+        """Return the objective's loss of outputs; where it fails on targets, say which would fit.
 
         Raises an ArgumentError for a loss of torch.nn whose targets have the wrong shape or kind.
         """  # noqa: DOC501 - the error of the loss passes through
@@ -123,7 +123,7 @@ class OwnLoss(Loss):
         return outputs.mean() if self.reduction == "sum" else outputs.sum()
 
     def amount(self, outputs: torch.Tensor, targets: Any) -> float:
-        """Return the number of samples of a model's own loss."""
+        """Return the number of samples of an objective that is the model's own loss."""
         return float(len(outputs))
 
     def check_factored(self, matrix: str) -> None:
@@ -201,7 +201,7 @@ def _as_value(forward: Forward | None) -> Forward:
 def _is_same(
     function: ModelFunction, batch: Any, given: Forward | None, forward: Forward, loss: Loss
 ) -> bool:
-    """Whether a candidate has the value and gradient of the model's own loss on a batch."""
+    """Whether a candidate objective has value and gradient of the model's own loss on a batch."""
     with torch.enable_grad():
         own = own_loss_of(function.evaluate_with_labels(batch, given))
         assert own is not None

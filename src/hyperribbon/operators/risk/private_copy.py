@@ -30,7 +30,7 @@ Tensors = Callable[[torch.Tensor], torch.Tensor]
 
 
 def unwrapped(model: nn.Module, processes: Processes) -> nn.Module:
-    """Return the module inside DistributedDataParallel, to copy it without collectives.
+    """Return the module inside DistributedDataParallel, for a private copy without collectives.
 
     Raises:
         ArgumentError: The parameters are sharded and there is no process group.
@@ -45,7 +45,7 @@ def unwrapped(model: nn.Module, processes: Processes) -> nn.Module:
 
 
 def unsharded(model: nn.Module) -> nn.Module:
-    """Return the model to copy with whole parameters and without hooks that gather them.
+    """Return the model for a private copy: whole parameters, no hooks that gather them.
 
     FSDP2 (`fully_shard`) and tensor parallelism keep parameters as DTensors and move them in hooks
     that cannot be differentiated twice. The copy shares everything else with the model, which is
@@ -55,7 +55,7 @@ def unsharded(model: nn.Module) -> nn.Module:
 
 
 def private_copy(model: nn.Module, tensors: Tensors) -> nn.Module:
-    """Return a copy of a module that shares none of its modules and tensors.
+    """Return a private copy of a module, which shares none of its modules and tensors.
 
     Args:
         model: Any module; tensors that layers share stay shared in the copy.
@@ -89,7 +89,7 @@ class _Copier:
         self._alive: list[Any] = []  # ids stay unique while what they name is kept
 
     def module(self, module: nn.Module) -> nn.Module:
-        """Return the copy of a module with everything below it."""
+        """Return the private copy of a module with everything below it."""
         if id(module) in self._known:
             return self._known[id(module)]
         if type(module).__name__ == "OptimizedModule" and "_orig_mod" in module._modules:
@@ -117,7 +117,7 @@ class _Copier:
         return copy
 
     def _uncompile(self, module: nn.Module) -> nn.Module:
-        """Return what torch.compile has wrapped, under the same names, run as it was written."""
+        """Return for a private copy what torch.compile has wrapped, run as it was written."""
         copy = _Uncompiled()
         self._remember(module, copy)
         copy._modules["_orig_mod"] = self.module(module._modules["_orig_mod"])  # type: ignore[arg-type]
@@ -132,7 +132,7 @@ class _Copier:
         return self._known[id(tensor)]
 
     def _value(self, value: Any, depth: int = 0) -> Any:
-        """Return an attribute's copy with the modules and tensors in it replaced."""
+        """Return an attribute's private copy with the modules and tensors in it replaced."""
         if id(value) in self._known:
             return self._known[id(value)]
         if isinstance(value, nn.Module):
@@ -180,12 +180,12 @@ def _is_sharded(model: nn.Module) -> bool:
 
 
 def _is_dtensor(tensor: Any) -> bool:
-    """Whether a tensor to copy is a DTensor, without importing their module."""
+    """Whether a tensor for a private copy is a DTensor, without importing their module."""
     return hasattr(tensor, "full_tensor") and hasattr(tensor, "device_mesh")
 
 
 def _whole(tensor: Any) -> torch.Tensor:
-    """Return a parameter or buffer to copy, gathered from the ranks."""
+    """Return a parameter or buffer for a private copy, gathered from the ranks."""
     if not _is_dtensor(tensor):
         return tensor
     whole = tensor.detach().full_tensor()
@@ -196,7 +196,7 @@ def _whole(tensor: Any) -> torch.Tensor:
 
 
 def _plain_class(kind: type) -> type:
-    """Return the class to copy before torch.distributed put its own in front of it."""
+    """Return the class for a private copy, before torch.distributed put its own in front of it."""
     if not any(base.__module__.startswith("torch.distributed") for base in kind.__mro__):
         return kind
     return next(

@@ -242,7 +242,7 @@ class CrossEntropyLoss(Loss):
         return result
 
     def curvature_at(self, outputs: torch.Tensor, targets: Any) -> Callable[..., torch.Tensor]:
-        """Return `curvature` as a function of the block alone; small outputs keep their softmax."""
+        """Return CrossEntropyLoss's `curvature` as a function of the block alone."""
         if outputs.numel() > _PIECE:
             return super().curvature_at(outputs, targets)
         p, mass = softmax.probabilities(outputs), self._total_mass(wide(outputs), targets)
@@ -301,7 +301,7 @@ class CrossEntropyLoss(Loss):
 
 
 def _pieces(outputs: torch.Tensor, rows: int) -> Iterator[tuple[slice, ...]]:
-    """Yield parts of outputs (n, C, …) of about `_PIECE` entries: samples, and positions of one."""
+    """Yield parts of outputs (n, C, …) for a torch loss, of about `_PIECE` entries each."""
     sample = max(1, rows * outputs[0].numel())
     samples = max(1, _PIECE // sample)
     positions = outputs.shape[2] if outputs.ndim > 2 else 1
@@ -476,7 +476,7 @@ def _gaussian(module: nn.Module, f: torch.Tensor, y: tuple[torch.Tensor, ...]) -
 
 
 def _multi_margin(module: nn.MultiMarginLoss, f: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """Torch's MultiMarginLoss (w_y/C) Σ_{c≠y} max(0, margin − f_y + f_c)^p with two derivatives."""
+    """Torch's loss MultiMarginLoss (w_y/C) Σ_{c≠y} max(0, margin − f_y + f_c)^p."""
     own = y.unsqueeze(1)
     excess = (module.margin - f.gather(1, own) + f).clamp(min=0).pow(module.p)
     losses = excess.scatter(1, own, 0.0).mean(1)
@@ -485,7 +485,7 @@ def _multi_margin(module: nn.MultiMarginLoss, f: torch.Tensor, y: torch.Tensor) 
 
 
 def _as_module(loss: Any) -> Any:
-    """Return the torch.nn loss that a functional form stands for, else the loss itself."""
+    """Return the torch loss module that a functional form stands for, else the loss itself."""
     function: Any = loss
     keywords: dict[str, Any] = {}
     if isinstance(loss, partial) and not loss.args:

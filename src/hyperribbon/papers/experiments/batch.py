@@ -45,7 +45,7 @@ def run_experiments(
     progress: Progress | None = None,
     **options: Any,
 ) -> Iterator[RunOutcome]:
-    """Run experiments and yield how each ended, as they end.
+    """Run a batch of experiments and yield how each ended, as they end.
 
     Several experiments run side by side, each on one worker, the longest first; a single one
     spreads the items of its maps over the workers. On a Dask cluster both become tasks. An

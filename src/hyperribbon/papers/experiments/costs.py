@@ -87,7 +87,7 @@ def cost_of(experiment: Experiment, preset: str) -> RunCost | None:
 
 
 def collect(stores: Sequence[str | Path]) -> dict[str, dict[str, list[float]]]:
-    """Return what the runs of stores cost, by experiment and preset, for one seed on one core.
+    """Return the costs of the runs in stores, by experiment and preset, per seed on one core.
 
     Only runs of one process count, as `hyperribbon reproduce` makes them without --jobs, with the
     preset's own settings. Pieces that a store had before a run, such as trained networks that other

@@ -61,14 +61,14 @@ class Frozen:
 
 
 def presets(laptop: AnyConfig, *, smoke: AnyConfig, paper: AnyConfig) -> dict[str, AnyConfig]:
-    """Return an experiment's configurations by preset, from the quickest to the printed one."""
+    """Return by preset an experiment's configurations (kit of experiments)."""
     return {"smoke": smoke, "laptop": laptop, "paper": paper}
 
 
 def stack(
     rows: Sequence[Mapping[str, Any]], *names: str, shape: tuple[int, ...] = (-1,)
 ) -> dict[str, np.ndarray]:
-    """Stack rows of an experiment's results: an array per name, one entry per row.
+    """Stack rows of results: an array per name, one entry per row (kit of experiments).
 
     >>> stack([{"a": 1, "b": 2}, {"a": 3, "b": 4}], "a")
     {'a': array([1, 3])}
@@ -83,5 +83,5 @@ def stack(
 
 
 def shades(count: int) -> np.ndarray:
-    """Return colours (count, 4) for an experiment's ordered curves, from dark to light."""
+    """Return colours (count, 4) for ordered curves, dark to light (kit of experiments)."""
     return mpl.colormaps[SEQUENTIAL](np.linspace(0, 0.85, count))

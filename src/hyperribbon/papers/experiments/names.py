@@ -9,7 +9,7 @@ PRESETS = ("smoke", "laptop", "paper")
 
 
 def experiment_id(module: str) -> str:
-    """Return the id of an experiment: its file stands for the figure as the paper numbers it.
+    """Return an experiment's name, its id: its file stands for the figure as numbered.
 
     >>> experiment_id("thesis.figA_2"), experiment_id("paper.fig1_left")
     ('thesis/figA.2', 'paper/fig1-left')

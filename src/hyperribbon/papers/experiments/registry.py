@@ -55,11 +55,11 @@ class Experiment:
 
     @property
     def ledger(self) -> Ledger:
-        """The statements that a registered experiment's claims are judged by."""
+        """The ledger of a registered experiment: the statements its claims are judged by."""
         return Ledger(self.id, *self.module.STATEMENTS)
 
     def claims(self, result: Any) -> list[Claim]:
-        """Return a registered experiment's statements, judged by what a result measures."""
+        """Return a registered experiment's claims: statements judged by what a result measures."""
         return self.ledger.judge(self.module.measure(result))
 
     @property
@@ -101,7 +101,7 @@ class Experiment:
         return presets[preset]
 
     def reductions(self, config: Any) -> dict[str, str]:
-        """Return what of a registered experiment's configuration its data do not allow.
+        """Return what of a configuration the data do not allow, for a registered experiment.
 
         A paper's package with such configurations has a function of this name.
         """

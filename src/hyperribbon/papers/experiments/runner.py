@@ -44,7 +44,7 @@ def run(
     progress: Progress | None = None,
     workers: Workers | None = None,
 ) -> RunFolder:
-    """Run one experiment and return its folder; a finished run is not computed again.
+    """Run one experiment, the runner's work; a finished run is not computed again.
 
     Args:
         id: Such as "ribbons/fig4".
@@ -134,7 +134,7 @@ def _caption(
     count: int,
     random: str | None,
 ) -> str:
-    """Return the caption of a run's figure: what is not as printed, and which seed it shows."""
+    """Return the runner's caption of a figure: what is not as printed, and which seed it shows."""
     parts = [f"{name} = {value}" for name, value in changed.items()]
     text = f"changed: {', '.join(parts)}" if parts else ""
     fewer = "\n".join(

@@ -65,7 +65,7 @@ def sweep(
     version: str | None = None,
     retry: bool = False,
 ) -> Points:
-    """Evaluate a function on every point of a grid, and keep each result when it is done.
+    """Sweep a function over every point of a grid, and keep each result when it is done.
 
     A sweep that was stopped resumes where it was. Results are computed anew when the source of the
     function's module has changed, or of a module of yours that it imports, a default, closure or

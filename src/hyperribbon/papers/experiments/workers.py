@@ -26,7 +26,7 @@ class Workers(Protocol):
     def run(
         self, function: Callable[..., Any], jobs: Iterable[Job], lost: Lost | None = None
     ) -> Iterator[Any]:
-        """Yield what each job returned, in any order.
+        """Yield what each of the workers' jobs returned, in any order.
 
         Args:
             function: What to run; an exception in it ends all.
@@ -61,7 +61,7 @@ class ProcessWorkers:
     def run(
         self, function: Callable[..., Any], jobs: Iterable[Job], lost: Lost | None = None
     ) -> Iterator[Any]:
-        """Yield what each job returned, in the order they finish.
+        """Yield what each job returned, in the order worker processes finish.
 
         When a process dies (killed for its memory, for example), the jobs that were running run
         again one by one: this finds the one that is to blame and loses no other.
@@ -154,7 +154,7 @@ class DaskWorkers:
     def run(
         self, function: Callable[..., Any], jobs: Iterable[Job], lost: Lost | None = None
     ) -> Iterator[Any]:
-        """Yield what each job returned, in the order they finish."""
+        """Yield what each job returned, in the order Dask workers finish."""
         from distributed import KilledWorker
         from distributed import as_completed as dask_as_completed
 

@@ -134,7 +134,7 @@ def train_ensemble(
     together: bool | None = None,
     on_member: Callable[[str, int], None] | None = None,
 ) -> Ensemble:
-    """Train one or several architectures from every seed.
+    """Train an ensemble: one or several architectures from every seed.
 
     Each member equals `hr.train(make(seed), ..., seed=seed)` up to rounding.
 
@@ -251,7 +251,7 @@ def _train_together(
     test: Source | None,
     **settings: Any,
 ) -> list[TrainingResult]:
-    """Train models of one architecture together, with parameters stacked along a leading axis.
+    """Train an ensemble of one architecture together, parameters stacked along a leading axis.
 
     The state after the last epoch is kept in `folder`, if given, and resumed from.
 

@@ -60,7 +60,7 @@ class TrainingResult(Result, plot="plot_history"):
     steps: int
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the history as a table, one row per epoch."""
+        """Return the training loop's history as a table, one row per epoch."""
         import pandas as pd
 
         return pd.DataFrame(self.history)
@@ -278,7 +278,7 @@ class _Progress:
 
 
 def augment_batch(batch: Any, augment: Callable[..., torch.Tensor], generator: Any) -> Any:
-    """Return a batch with its inputs x replaced by augment(x, generator).
+    """Return a batch of the training loop with inputs x replaced by augment(x, generator).
 
     Raises:
         ArgumentError: The inputs are not a single tensor.
@@ -295,7 +295,7 @@ def augment_batch(batch: Any, augment: Callable[..., torch.Tensor], generator: A
 
 
 def as_history(rows: list[dict[str, float]]) -> dict[str, np.ndarray]:
-    """Return the training history: one array per quantity from one dict per epoch."""
+    """Return the training loop's history: one array per quantity from one dict per epoch."""
     return {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
 
 
@@ -306,7 +306,7 @@ def copy_state(model: nn.Module) -> dict[str, torch.Tensor]:
 
 @contextmanager
 def _own_randomness(seed: int) -> Iterator[None]:
-    """Seed dropout separately and restore the global random states afterwards."""
+    """Seed dropout for the training loop and restore the global random states afterwards."""
     before = random_state()
     try:
         torch.set_rng_state(torch_generator(seed, "dropout").get_state())

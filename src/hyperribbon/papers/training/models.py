@@ -81,7 +81,7 @@ def linear(inputs: int, outputs: int, seed: Seed = 0, *, init: Init = "torch") -
 def all_convolutional(
     shape: tuple[int, int, int], classes: int, seed: Seed = 0, *, width: float = 1.0
 ) -> nn.Module:
-    """Return an all-convolutional network: strided convolutions and global average pooling.
+    """Return an all-convolutional model: strided convolutions and global average pooling.
 
     Args:
         shape: (channels, height, width) of an image.
@@ -112,7 +112,7 @@ def all_convolutional(
 def conv_mixer(
     shape: tuple[int, int, int], classes: int, seed: Seed = 0, *, width: float = 1.0
 ) -> nn.Module:
-    """Return a ConvMixer: patch embedding, then two depthwise and pointwise convolutions.
+    """Return a ConvMixer model: patch embedding, then two depthwise and pointwise convolutions.
 
     Patches are 4×4 pixels, or 2×2 in images with an edge below 16.
 
@@ -202,7 +202,7 @@ def vision_transformer(
 def wide_resnet(
     shape: tuple[int, int, int], classes: int, seed: Seed = 0, *, width: float = 1.0
 ) -> nn.Module:
-    """Return a small wide residual network (pre-activation, group norm, two stages).
+    """Return a small wide residual model (pre-activation, group norm, two stages).
 
     Args:
         shape: (channels, height, width) of an image.
@@ -253,7 +253,7 @@ ARCHITECTURES: dict[str, Callable[..., nn.Module]] = {
 def make_architecture(
     name: str, shape: tuple[int, int, int], classes: int, seed: Seed = 0, *, width: float = 1.0
 ) -> nn.Module:
-    """Return one of `ARCHITECTURES` for images of a shape (channels, height, width).
+    """Return a model by its architecture's name, for images of shape (channels, height, width).
 
     Args:
         name: Key of `ARCHITECTURES`.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import isfinite, sqrt
 
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.results import Estimate
+from hyperribbon.core.spectral_results import Estimate
 from hyperribbon.spectra.estimates.sketch import Sketch, row_products, widths
 from hyperribbon.spectra.products import Products
 from hyperribbon.spectra.rounding import in_float64

@@ -13,7 +13,7 @@ from hyperribbon.core.checks import check_finite, count, function, positive, val
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.core.result import Result, frame
-from hyperribbon.core.results import Estimate
+from hyperribbon.core.spectral_results import Estimate
 from hyperribbon.spectra.estimates.confirmation import ProbeMoments, confirmed_trace, exactly
 from hyperribbon.spectra.estimates.probing import SQUARES, TRACE, estimate
 from hyperribbon.spectra.estimates.sketch import LEAST_VECTORS, Sketch

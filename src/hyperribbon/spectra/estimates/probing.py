@@ -8,7 +8,7 @@ from math import ceil, inf, sqrt
 
 import torch
 
-from hyperribbon.core.results import Estimate
+from hyperribbon.core.spectral_results import Estimate
 from hyperribbon.spectra.estimates.sketch import Sketch, cross_products, row_products, widths
 from hyperribbon.spectra.products import StoppedError
 

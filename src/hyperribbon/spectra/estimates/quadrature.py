@@ -19,7 +19,7 @@ from hyperribbon.core.checks import (
 )
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.generators import torch_generator
-from hyperribbon.core.results import Density
+from hyperribbon.core.spectral_results import Density
 from hyperribbon.spectra.krylov.basis import Basis
 from hyperribbon.spectra.planning import affordable_vectors
 from hyperribbon.spectra.products import Products, ShouldStop, StoppedError
@@ -44,7 +44,7 @@ def density(
     memory: float | None = None,
     should_stop: ShouldStop | None = None,
 ) -> Density:
-    """Return the density of a symmetric operator's eigenvalues, (1/P) Σ δ(x − λᵢ), smoothed.
+    """Return by quadrature the density of a symmetric operator's eigenvalues, smoothed.
 
     Each random unit vector v gives, by Lanczos with full reorthogonalisation, Ritz values θⱼ and
     weights wⱼ (squared first components) that integrate polynomials up to degree 2·steps − 1
@@ -143,7 +143,7 @@ def density(
 def _resolved_width(
     rules: list[tuple[_Rule, _Rule]], low: float, high: float, span: float, size: int
 ) -> float:
-    """Return the smallest width of the density without peaks of single nodes or probes.
+    """Return the smallest width of a quadrature's density without peaks of single nodes.
 
     Rules of fewer steps give nearly the same density there, and its standard error s changes over
     a width by no more than the density ρ itself does over its extent 1/∫ρ²: ∫s ≤ σ∫ρ².

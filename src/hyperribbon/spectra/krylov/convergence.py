@@ -55,7 +55,7 @@ def tolerances(
 
 
 def directions(values: torch.Tensor, which: str) -> torch.Tensor:
-    """Return the end, +1 or −1, from which each of the wanted converges, ascending."""
+    """Return the end, +1 or −1, from which each wanted value reaches convergence, ascending."""
     if which == "LM":
         return torch.where(values < 0, -1.0, 1.0).to(values)
     low = {"LA": 0, "SA": len(values)}.get(which, len(values) // 2)

@@ -67,7 +67,7 @@ def lanczos(
     storage: str = "memory",
     is_wide: bool = True,
 ) -> Pairs:
-    """Return the k wanted eigenpairs of a symmetric operator.
+    """Return the k wanted eigenpairs of a symmetric operator by restarted Lanczos.
 
     The basis grows along the Krylov chain q, Aq, A²q, … of a random vector (thick-restart Lanczos
     with full reorthogonalisation) until all wanted residuals are below their `tolerances` and the

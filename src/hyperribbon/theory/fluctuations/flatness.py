@@ -59,7 +59,7 @@ def local_exponent(D1: ArrayLike, D2: float) -> np.ndarray:
 
 @validate(variances=row, curvatures=row)
 def fit_exponent(variances: ArrayLike, curvatures: ArrayLike) -> float:
-    """Return ψ of variance ∝ F^(−ψ), F = curvature^(−1/2), by least squares on logarithms.
+    """Return ψ of variance ∝ F^(−ψ), flatness F = curvature^(−1/2), by least squares on logarithms.
 
     Modes without positive variance or curvature are left out.
 
@@ -145,7 +145,7 @@ def drift_rates(
 def stationarity_ratio(
     lr: float, batch_size: int, target_variance: float, inputs: int, D2: float
 ) -> float:
-    """Return λσy²N_i/(S·D₂): how fast flatness drifts over how fast fluctuations relax.
+    """Return λσy²N_i/(S·D₂): drift of the flatness over how fast fluctuations relax.
 
     Quasi-stationary theory needs it far below one. For σx² = 1/N_i it is λσy²/(Sσx²D₂).
     """

@@ -86,7 +86,7 @@ def sample_moment_covariances(
 def two_layer_hessian(
     W1: ArrayLike, W2: ArrayLike, Sxx: ArrayLike, Syx: ArrayLike | None = None
 ) -> Float[np.ndarray, "weights weights"]:
-    """Return the Hessian of ½⟨‖y − W₂W₁x‖²⟩ over (vec δW₁, vec δW₂): minus the drift of Eq. (3.18).
+    """Return both layers' Hessian of ½⟨‖y − W₂W₁x‖²⟩ over (vec δW₁, vec δW₂).
 
         𝒥ᵀ(Σxx ⊗ 1)𝒥, and −(Σyx − W₂W₁Σxx) between δW₁ and δW₂, which a solution does not have.
 
@@ -185,7 +185,7 @@ def two_layer_noise(
     *,
     replacement: bool = True,
 ) -> Float[np.ndarray, "weights weights"]:
-    """Return the covariance of a minibatch gradient over (vec W₁, vec W₂), for these samples.
+    """Return the covariance of both layers' minibatch gradient, for these samples.
 
     Implements Eq. (3.19) of [fluctuations] through (C2): any inputs, outputs and finite P.
     """
@@ -209,7 +209,7 @@ def two_layer_covariance(
     replacement: bool = True,
     time: str = "continuous",
 ) -> Float[np.ndarray, "weights weights"]:
-    """Return the stationary covariance of (vec δW₁, vec δW₂) at a solution, for these samples.
+    """Return both layers' stationary covariance at a solution, for these samples.
 
     Solves HM + MH = λC with H of `two_layer_hessian` and C of `two_layer_noise`, so that inputs
     need not be white, samples not many, and detailed balance may be broken. Where the errors do not

@@ -67,7 +67,7 @@ def stationary_state(
     preconditioner: ArrayLike | None = None,
     batches: int | None = None,
 ) -> StationaryState:
-    r"""Return the stationary fluctuations for curvature H, gradient noise C and an optimiser.
+    r"""Return stationary fluctuations under an optimiser, for curvature H and gradient noise C.
 
     In the eigenbasis of H each mode has a 2×2 update $A_i$ of (w, v) that noise enters through
     $b_i$, and the covariance of modes i and j solves
@@ -161,7 +161,7 @@ def _solve(A: np.ndarray, source: np.ndarray) -> np.ndarray:
 
 
 def _over_epoch(A: np.ndarray, b: np.ndarray, batches: int) -> np.ndarray:
-    """Return the mean over an epoch of the covariance that unit anticorrelated noise gives.
+    """Return an optimiser's mean covariance over an epoch from unit anticorrelated noise.
 
     With ρ = 1/(B−1), the noise of the first t steps adds
     Q_t = (1+ρ) Σ_{k<t} a_k a_kᵀ − ρ g_t g_tᵀ, a_k = Aᵏb, g_t = Σ_{k<t} a_k, and the state at the

@@ -72,7 +72,7 @@ def lyapunov_covariance(
 
 @validate(H=symmetric, C=covariance)
 def antisymmetric_part(H: ArrayLike, C: ArrayLike) -> Float[np.ndarray, "N N"]:
-    """Return Q = −Qᵀ of HM = (λ/2)(C + Q): Q̃_ij = C̃_ij (ω_i−ω_j)/(ω_i+ω_j).
+    """Return Q = −Qᵀ of a stationary HM = (λ/2)(C + Q): Q̃_ij = C̃_ij (ω_i−ω_j)/(ω_i+ω_j).
 
     Zero when C is a function of H; otherwise detailed balance is broken. Implements Eq. (2.31) of
     [fluctuations].
@@ -163,7 +163,7 @@ def sampler_covariance(
 def sampling_preconditioner(
     C: ArrayLike, lr: float, temperature: float
 ) -> Float[np.ndarray, "N N"]:
-    """Return B = (2T/λ)C⁻¹, with which SGD alone samples exp(−L/T): M = T·H⁻¹ exactly.
+    """Return B = (2T/λ)C⁻¹, with which SGD's stationary covariance is T·H⁻¹ exactly.
 
     The preconditioning of Appendix B of [fluctuations].
 

@@ -53,7 +53,7 @@ def ggn(weights: Sequence[np.ndarray], moments: Moments) -> LinearOperator:
 
 
 def restrict_to_range(curvature: LinearOperator) -> LinearOperator:
-    r"""Return the curvature matrix on a subspace that contains its range.
+    r"""Return the curvature of a linear network on a subspace that contains its range.
 
     A product leaves $S_\ell^\top(\cdot)$ in layer ℓ, and the residual adds $(\cdot) R P_\ell^\top$.
     So all non-zero eigenvalues belong to moves

@@ -39,7 +39,7 @@ def jacobian(weights: Sequence[np.ndarray], X: np.ndarray) -> Float[np.ndarray, 
 
 @validate(weights=matrices, X=matrix)
 def ntk(weights: Sequence[np.ndarray], X: np.ndarray) -> Float[np.ndarray, "outputs outputs"]:
-    r"""Return the neural tangent kernel over n, with the Gauss-Newton matrix's eigenvalues.
+    r"""Return a linear network's tangent kernel over n, with the Gauss–Newton eigenvalues.
 
     $$ \tfrac1n J J^\top = \sum_{\ell=1}^L \tfrac1n X^\top P_\ell^\top P_\ell X
     \otimes S_\ell S_\ell^\top $$
@@ -72,7 +72,7 @@ def ntk(weights: Sequence[np.ndarray], X: np.ndarray) -> Float[np.ndarray, "outp
 def sharpness_bound(
     weights: Sequence[np.ndarray], X: np.ndarray | Moments | None = None, *, sigma_x: float = 1.0
 ) -> float:
-    r"""Return the upper bound of the tangent kernel's largest eigenvalue, the sharpness.
+    r"""Return the upper bound of a linear network's tangent kernel's largest eigenvalue.
 
     $$ \lambda_{\max} \le \sum_{\ell=1}^L
     \lambda_{\max}\big(\tfrac1n X^\top P_\ell^\top P_\ell X\big)\,
@@ -125,7 +125,7 @@ def trace(
 
 
 def _times_inputs(P: np.ndarray, X: np.ndarray | Moments | None, sigma_x: float) -> np.ndarray:
-    """Return P Σ for the tangent kernel; XᵀPᵀPX/n has the eigenvalues of P Σ Pᵀ."""
+    """Return P Σ for a linear network's tangent kernel, whose eigenvalues are those of P Σ Pᵀ."""
     if X is None:
         return sigma_x**2 * P
     if isinstance(X, Moments):

@@ -20,7 +20,7 @@ _ZERO = 1e-12  # relative size below which a singular value counts as zero
 def shallow_eigenvalues(
     W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0
 ) -> Float[np.ndarray, "eigenvalues"]:
-    r"""Return the eigenvalues of the tangent kernel of two layers on white inputs.
+    r"""Return the tangent kernel's eigenvalues of a shallow network (two layers, white inputs).
 
     $$ \lambda_{ij} = \sigma_x^2 \left(\sigma_i^2(W_1) + \sigma_j^2(W_2)\right),
     \qquad i \in [d_0],\ j \in [d_2] $$
@@ -46,7 +46,7 @@ def shallow_eigenvalues(
 def shallow_eigenvectors(
     W1: np.ndarray, W2: np.ndarray, X: np.ndarray
 ) -> Float[np.ndarray, "outputs eigenvalues"]:
-    r"""Return the eigenvectors of the tangent kernel of two layers on white inputs.
+    r"""Return the tangent kernel's eigenvectors of a shallow network (two layers, white inputs).
 
     $$ q_{ij} = \tfrac{1}{\sqrt n \sigma_x} X^\top v_i \otimes u_j $$
 
@@ -104,7 +104,7 @@ def shallow_trace(W1: np.ndarray, W2: np.ndarray, sigma_x: float = 1.0) -> float
 
 @validate(W1=matrix, W2=matrix)
 def shallow_count(W1: np.ndarray, W2: np.ndarray) -> int:
-    r"""Return how many eigenvalues of two layers on white inputs are not zero.
+    r"""Return how many eigenvalues of a shallow network (two layers, white inputs) are not zero.
 
     $$ d_0 d_2 - (d_0 - r_1)(d_2 - r_2), \qquad r_\ell = \mathrm{rank}\, W_\ell $$
 

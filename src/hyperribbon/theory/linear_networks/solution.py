@@ -52,7 +52,7 @@ def solution_singular_values(
     depth: int,
     form: Literal["general", "interpolating"] = "general",
 ) -> Float[np.ndarray, "k"]:
-    r"""Return the singular values of each layer of a balanced network trained to its minimum.
+    r"""Return the singular values of each layer at the solution of a balanced linear network.
 
     $$ \sigma_i(W)^L = \frac{\sigma_i(Y X^\top)}{n \sigma_x^2} \quad\text{(general)}, \qquad
     \sigma_i(W)^L = \frac{\sigma_i(Y)}{\sqrt n \sigma_x} \quad\text{(interpolating)} $$

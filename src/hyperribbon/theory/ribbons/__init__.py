@@ -20,8 +20,8 @@ from hyperribbon.theory.ribbons.geometry import (
     taylor_ribbon,
     trajectory_covariance,
 )
-from hyperribbon.theory.ribbons.model import Part, Ribbon
 from hyperribbon.theory.ribbons.phases import PhaseDiagram, phase_diagram, smallest_model
+from hyperribbon.theory.ribbons.ribbon import Part, Ribbon
 from hyperribbon.theory.ribbons.sloppiness import Slope, slope
 from hyperribbon.theory.ribbons.truncation import Count, count_dimensions, dimensions_of
 from hyperribbon.theory.ribbons.variants import (

@@ -15,7 +15,7 @@ import numpy as np
 from hyperribbon.core import checks
 from hyperribbon.core.checks import ArgumentError, check_choice, validate
 from hyperribbon.theory.ribbons.geometric_sums import mean_powers, square_sums
-from hyperribbon.theory.ribbons.model import Ribbon
+from hyperribbon.theory.ribbons.ribbon import Ribbon
 
 _ribbon = checks.instance(Ribbon, "Give a Ribbon, such as Ribbon.exponential(50, 0.2).")
 
@@ -215,7 +215,7 @@ def _repeat(ribbon: Ribbon) -> np.ndarray:
 
 
 def _require(ribbon: Ribbon, *, variants: bool = False, start: bool = False) -> None:
-    """Raise if a bound does not cover a ribbon: one of `variants`, or with a `start` of its own."""
+    """Raise if a bound does not cover a ribbon: another variant, or a start of its own."""
     largest = ribbon.eigenvalues[0] + ribbon.weight_decay
     if ribbon.alpha * largest > 1 + 1e-12:
         reason = "the bound assumes alpha at most 1/λ₁ (assumption iii of the paper)"

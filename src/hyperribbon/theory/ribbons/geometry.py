@@ -15,7 +15,7 @@ import scipy.linalg
 from hyperribbon.core import checks
 from hyperribbon.core.checks import ArgumentError, check_array, validate
 from hyperribbon.theory.ribbons.bounds import Bound
-from hyperribbon.theory.ribbons.model import Ribbon
+from hyperribbon.theory.ribbons.ribbon import Ribbon
 
 
 @validate(runs=checks.iterable)
@@ -71,7 +71,7 @@ class LyapunovForm:
 
 @validate(ribbon=checks.instance(Ribbon, "Give a Ribbon, such as Ribbon.exponential(50, 0.2)."))
 def lyapunov_form(ribbon: Ribbon) -> LyapunovForm:
-    r"""Return T·P₁^y as the finite-time reachability Gramian of the residual dynamics.
+    r"""Return T·P₁^y as the finite-time reachability Gramian of the residuals (geometry).
 
     $$\tilde K_d\, G + G\, \tilde K_d^\top + BB^\top = 0,\qquad G = T P_1^y$$
 
@@ -108,7 +108,7 @@ class TargetNorm:
     largest: float
 
     def tail(self, t: float) -> float:
-        """Bound the probability that the target's length ‖y‖² is off its mean by more than t.
+        """Bound how likely the target's length ‖y‖² is off its mean by more than t (geometry).
 
             2 exp(−⅛ min{t²/(σ*⁴ tr K²), t/(σ*² λ₁)}),
 
@@ -123,7 +123,7 @@ class TargetNorm:
 
 @validate(eigenvalues=checks.row, sigma_star=checks.positive)
 def target_norm(eigenvalues: np.ndarray, sigma_star: float = 1.0) -> TargetNorm:
-    """Return mean, spread and tails of the target's length ‖y‖² for weights w* ~ N(0, σ*² I).
+    """Return mean, spread and tails of the target's length ‖y‖², w* ~ N(0, σ*² I) (geometry).
 
     In the eigenbasis of K, ‖y‖² = σ*² Σᵢ λᵢ zᵢ² with independent standard normal z. Implements
     Eq. (10) of [ribbons] and the inequality behind it, which is printed with tr K in place of
@@ -192,7 +192,7 @@ def taylor_ribbon(points: np.ndarray, radius: float, terms: int | None = None) -
 def gaussian_kernel_eigenvalues(
     number: int, length: float, sigma: float = 1.0
 ) -> Float[np.ndarray, "k"]:
-    r"""Return the manifold widths of a Gaussian kernel exp(−(x − x′)²/(2ℓ²)), x ~ N(0, σ²).
+    r"""Return the geometry, manifold widths, of a Gaussian kernel exp(−(x − x′)²/(2ℓ²)).
 
     $$\lambda_k = \sqrt{2a/A}\,(b/A)^k,\quad a = \tfrac{1}{4\sigma^2},\;
       b = \tfrac{1}{2\ell^2},\; A = a + b + \sqrt{a^2 + 2ab},\quad k = 0, 1, \dots$$

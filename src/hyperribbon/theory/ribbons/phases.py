@@ -23,7 +23,7 @@ from hyperribbon.core.checks import (
 )
 from hyperribbon.core.checks import fraction as share
 from hyperribbon.theory.ribbons.geometric_sums import square_sums
-from hyperribbon.theory.ribbons.model import Ribbon, count_points, dense_gram
+from hyperribbon.theory.ribbons.ribbon import Ribbon, count_points, dense_gram
 from hyperribbon.theory.ribbons.truncation import Count
 
 _LARGEST = 1e150  # ratios whose squares are finite

@@ -76,7 +76,7 @@ def sgd(
     batch_size: int,
     noise: Literal["exact", "constant"] = "exact",
 ) -> TrajectoryCovariance:
-    """Return the covariance of trajectories of SGD with batches drawn with replacement.
+    """Return the variant of a ribbon for SGD with batches drawn with replacement.
 
     The second moment M_t = E[r_t r_tᵀ] obeys, exactly,
 
@@ -128,7 +128,7 @@ def sgd(
 def several_kernels(
     grams: Sequence[np.ndarray], y: np.ndarray, sigma_w: float, alpha: float, steps: int
 ) -> TrajectoryCovariance:
-    """Return the covariance of the trajectories of M kernel machines taken together.
+    """Return the variant of a ribbon for M kernel machines taken together.
 
         P(M, T) = (1/M) Σ_m P₁^(m) − K_{T,M} yyᵀ K_{T,M},   K_{T,M} = (1/MT) Σ_m Σ_t K_d^(m)t.
 
@@ -160,7 +160,7 @@ def several_kernels(
 def kernels_bound(
     grams: Sequence[np.ndarray], y: np.ndarray, sigma_w: float, alpha: float, steps: int
 ) -> Bound:
-    """Bound the eigenvalues of P₁ of several kernels relative to the first.
+    """Bound the eigenvalues of P₁ of the variant of several kernels relative to the first.
 
     With j = ⌊(i−1)/M⌋ + 1, Lemma 3 is applied to every kernel at index j and averaged:
 

@@ -154,7 +154,7 @@ class StoredPage:
 
 
 def _newest(entries: Mapping[str, Entry]) -> dict[str, str]:
-    """Return the newest stored run, and the one before it of the same kind to compare it with."""
+    """Return for the stored-runs page the newest run, and the one before it of the same kind."""
     there = [entry for entry in entries.values() if not entry.damage]
     there.sort(key=lambda entry: summarize(entry).when, reverse=True)
     alike = [entry.name for entry in there if entry.kind == there[0].kind]
@@ -162,7 +162,7 @@ def _newest(entries: Mapping[str, Entry]) -> dict[str, str]:
 
 
 def _show_or_explain(entry: Entry, side: str, stated: Mapping[str, str]) -> html.Article:
-    """Return a stored run's page, or an error message if it cannot be shown."""
+    """Return the stored-runs page of one run, or an error message if it cannot be shown."""
     try:
         if not entry.damage:
             return _show_entry(entry, side, stated)

@@ -156,7 +156,7 @@ def _measured(entry: Entry) -> dict[str, float | str]:
 
 
 def sharpness_name(trajectory: Trajectory) -> str | None:
-    """Return which metric a summary calls sharpness, or else the leading eigenvalues."""
+    """Return which metric a run's summary calls sharpness, or else the leading eigenvalues."""
     names = trajectory.metric_names()
     if "sharpness" in names:
         return "sharpness"

@@ -88,7 +88,7 @@ class Reference:
         accuracy: float | None,
         format: str = "",
     ) -> str:
-        """Return the range that nine in ten similar networks have; "" when too few are known."""
+        """Return the range of nine in ten similar reference networks; "" when too few are known."""
         found = usual_range(statistic, self.similar(kind, parameters, accuracy))
         if found is None:
             return ""

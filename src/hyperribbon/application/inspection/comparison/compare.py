@@ -409,7 +409,7 @@ def _measured(found: Any, device: torch.device) -> _Measured:
 
 
 def _networks(a: Side, b: Side) -> list[Any]:
-    """Return what tells two networks and their groups of samples from others."""
+    """Return for a comparison what tells two networks and their groups of samples from others."""
     spaces = [side.groups[0].risk.space for side in (a, b)]
     own = [[space.names, space.shapes] for space in spaces]
     return [*own, len(a.groups), *([side.vector, side.shares] for side in (a, b))]

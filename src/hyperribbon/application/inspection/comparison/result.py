@@ -58,19 +58,19 @@ class Difference:
 
     @property
     def difference(self) -> float:
-        """The compared value of the first network minus the second's."""
+        """The first network's value minus the second's, in a comparison's result."""
         return self.a - self.b
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Edges of the interval that covers a comparison's difference with 0.95."""
+        """Edges of the interval that covers a difference in a comparison's result with 0.95."""
         freedom = max(len(self.groups) - 1, 1) if self.groups else self.freedom
         reach = float(stdtrit(freedom, (1 + LEVEL) / 2)) * self.stderr + self.rounding
         return self.difference - reach, self.difference + reach
 
     @property
     def lower(self) -> str | None:
-        """Which has the lower value, "a" or "b"; None where the interval holds zero."""
+        """Which has the lower value in a comparison's result, "a" or "b"; None if undecided."""
         low, high = self.interval
         if high < 0:
             return "a"
@@ -78,7 +78,7 @@ class Difference:
 
     @property
     def agreeing(self) -> int:
-        """Groups of samples whose difference has the sign of the whole comparison."""
+        """Groups of samples whose difference has the sign of the comparison's result."""
         return sum(value * self.difference > 0 for value in self.groups)
 
 
@@ -102,7 +102,7 @@ class Shared:
 def paired(
     key: str, name: str, a: np.ndarray, b: np.ndarray, shares: np.ndarray, rounding: float = 0.0
 ) -> Difference:
-    """Return a comparison's difference of two rows of values, one for each group of samples.
+    """Return as a comparison's result the difference of two rows of values, one per group.
 
     Args:
         key: Short name.
@@ -150,11 +150,11 @@ class Comparison(Result):
     notes: tuple[str, ...] = field(default=())
 
     def __contains__(self, key: str) -> bool:
-        """Whether the comparison has a number."""
+        """Whether a comparison's result has a number."""
         return any(entry.key == key for entry in (*self.differences, *self.shared))
 
     def __getitem__(self, key: str) -> Difference | Shared:
-        """Return a number of the comparison by its key, such as "sharpness"."""
+        """Return a number of a comparison's result by its key, such as "sharpness"."""
         found = {entry.key: entry for entry in (*self.differences, *self.shared)}
         if key not in found:
             raise KeyError(f"{key!r} was not compared; there are: {', '.join(found)}")
@@ -162,7 +162,7 @@ class Comparison(Result):
 
     @property
     def flatter(self) -> str | None:
-        """Which of the compared networks is flatter, "a" or "b"; None when this cannot be said.
+        """Which network is flatter in a comparison's result, "a" or "b"; None if undecided.
 
         The one whose sharpness is lower, with an interval that excludes zero, provided that the
         adaptive sharpness, which no scaling of weights against each other can change, says the
@@ -174,14 +174,14 @@ class Comparison(Result):
         return raw.lower if raw.lower == adaptive.lower else None
 
     def reading(self) -> list[str]:
-        """Return the comparison in plain sentences, the answer first."""
+        """Return a comparison's result in plain sentences, the answer first."""
         a, b = self.names
         sentences = [self._answer(a, b)] if "sharpness" in self else []
         sentences += [_sentence(self[key], a, b) for key in _TELLING if key in self]
         return [sentence for sentence in sentences if sentence][:_SENTENCES]
 
     def table(self) -> pd.DataFrame:
-        """Return every quantity of both networks with the difference, one per row."""
+        """Return a comparison's result as a table: both networks and the difference, row by row."""
         own = ["key", "name", "a", "b", "difference", "stderr"]
         rows = [
             (*(getattr(e, name) for name in own), *e.interval, e.lower, _agreeing(e))
@@ -190,20 +190,20 @@ class Comparison(Result):
         return pd.DataFrame(rows, columns=[*own, "low", "high", "lower", "groups agreeing"])
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the comparison's table as a DataFrame."""
+        """Return the table of a comparison's result as a DataFrame."""
         return self.table()
 
     def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the differences, relative to the mean of both, and return the axes."""
+        """Draw a comparison's result: differences relative to the mean of both; return the axes."""
         figure = draw(_chart(self), ax)
         return figure.axes[0] if ax is None else ax
 
     def summary(self) -> Summary:
-        """Return the comparison in plain sentences, then its table."""
+        """Return a comparison's result in plain sentences, then its table."""
         return Summary.of(self.rendered())
 
     def rendered(self) -> Group:
-        """Return the summary as `rich` prints it, in colours."""
+        """Return the summary of a comparison's result as `rich` prints it, in colours."""
         sentences = [f" • {escape(sentence)}" for sentence in self.reading()]
         table = Table(title=f"on {self.where}", title_justify="left")
         for column in ("", *self.names, "difference", "95% interval", "groups"):
@@ -216,7 +216,7 @@ class Comparison(Result):
         return Group(*sentences, table, *notes)
 
     def save(self, folder: str | Path) -> Path:
-        """Save the comparison in a folder, which `hyperribbon report FOLDER` shows.
+        """Save a comparison's result in a folder, which `hyperribbon report FOLDER` shows.
 
         Args:
             folder: Made if absent.
@@ -224,7 +224,7 @@ class Comparison(Result):
         return save_comparison(self, Path(folder))
 
     def report(self, path: str | Path) -> Path:
-        """Write the comparison as one HTML file that needs no network.
+        """Write a comparison's result as one HTML file that needs no network.
 
         Args:
             path: The file.
@@ -236,11 +236,11 @@ class Comparison(Result):
             return hyperribbon.report.write_report([stored], path, title=" and ".join(self.names))
 
     def __repr__(self) -> str:
-        """Show the comparison's answer."""
+        """Show the answer of a comparison's result."""
         return f"Comparison({self.reading()[0]})"
 
     def _repr_html_(self) -> str:
-        """Show the comparison's answer, then its numbers, in a notebook."""
+        """Show a comparison's result in a notebook: the answer, then its numbers."""
         first, *others = self.reading() or [f"{self.names[0]} and {self.names[1]}"]
         rows = [
             (e.name, e.a, e.b, f"{e.difference:.3g} ± {e.stderr:.2g}", _agreeing(e))
@@ -276,7 +276,7 @@ class Comparison(Result):
         )
 
     def _answer_of_one(self, a: str, b: str) -> str:
-        """Return the comparison's answer from the sharpness alone."""
+        """Return the answer of a comparison's result from the sharpness alone."""
         raw = self["sharpness"]
         assert isinstance(raw, Difference)
         by = f"{abs(raw.difference):.3g} ± {raw.stderr:.2g}"
@@ -299,7 +299,7 @@ def _agreeing(entry: Difference) -> str:
 
 
 def _sentence(entry: Difference | Shared, a: str, b: str) -> str:
-    """Return a comparison's number as a sentence; nothing for an insignificant difference."""
+    """Return a number of a comparison's result as a sentence; nothing if insignificant."""
     name = entry.name[0].upper() + entry.name[1:]
     error = f" ± {entry.stderr:.2g}" if entry.stderr > 0 else ""
     if isinstance(entry, Shared):
@@ -311,7 +311,7 @@ def _sentence(entry: Difference | Shared, a: str, b: str) -> str:
 
 
 def save_comparison(comparison: Comparison, folder: Path) -> Path:
-    """Write a comparison into a folder; it replaces an earlier one in one step."""
+    """Write a comparison's result into a folder; it replaces an earlier one in one step."""
     with save_folder(folder, "comparison") as beside:
         _write_files(comparison, beside)
     return folder
@@ -353,7 +353,7 @@ def _of_shared(entry: Shared) -> Quantity:
 
 
 def _chart(comparison: Comparison) -> Chart:
-    """Return a comparison's chart: differences in units of the mean of both, 95% intervals."""
+    """Return the chart of a comparison's result: relative differences with 95% intervals."""
     entries = comparison.differences
     sizes = np.array([max((abs(e.a) + abs(e.b)) / 2, 1e-30) for e in entries])
     reach = np.array([(e.interval[1] - e.interval[0]) / 2 for e in entries])

@@ -148,16 +148,16 @@ class InterruptibleRisk(Risk):
             self.clock.check()
 
     def release(self) -> None:
-        """Free the memory of an interruptible risk's graphs; the next pass builds them again."""
+        """Free the memory of graphs of a risk under a clock; the next pass builds them again."""
         self._kept = type(self._kept)()
 
     def holds(self, samples: int) -> bool:
-        """Whether so many samples of an interruptible risk fit in memory as one batch."""
+        """Whether so many samples of a risk under a clock fit in memory as one batch."""
         is_cut = not self.must_be_whole or self.source.batch_size is not None
         return is_cut or samples * self.bytes_per_sample <= self.memory
 
     def with_data(self, source: Source, memory: float | None) -> InterruptibleRisk | None:
-        """Return an interruptible risk of other data, whose derivatives are not checked again.
+        """Return a risk under a clock with other data, whose derivatives are not checked again.
 
         None where what was found holds for these data only: the samples depend on each other, the
         loss does not add up, or several processes share them.

@@ -12,7 +12,7 @@ from hyperribbon.application.inspection.engine.clock import Clock, OutOfTimeErro
 from hyperribbon.application.inspection.engine.subject import Subject
 from hyperribbon.application.inspection.memory import give_back
 from hyperribbon.application.inspection.quantities import Measured, Part, Quantity
-from hyperribbon.core.results import Density, Estimate, Spectrum
+from hyperribbon.core.spectral_results import Density, Estimate, Spectrum
 from hyperribbon.prediction.update_rules import UpdateRule
 from hyperribbon.recording.trajectory import Trajectory
 from hyperribbon.spectra import density, eigsh, trace
@@ -68,7 +68,7 @@ class Level:
         self.add(Quantity(*values))
 
     def drop_vectors(self, finer: Level) -> None:
-        """Free the memory of eigenvectors that a level of more samples has too."""
+        """Free the memory of eigenvectors that a notebook's level of more samples has too."""
         for kind in self.spectra.keys() & finer.spectra.keys():
             self.spectra[kind] = replace(self.spectra[kind], eigenvectors=None)
         if self.gauss_newton is not None and finer.gauss_newton is not None:
@@ -115,7 +115,7 @@ class Notebook:
     missing: dict[str, float] = field(default_factory=dict)
 
     def finest(self, key: str) -> Level | None:
-        """Return the level of the most samples that has a statistic, a spectrum or an attribute."""
+        """Return the notebook's level of the most samples that has a statistic or a spectrum."""
         for level in reversed(self.levels):
             if key in level.statistics or key in level.spectra or getattr(level, key, None):
                 return level
@@ -151,7 +151,7 @@ class Notebook:
         return {} if level is None else level.layer_traces
 
     def make_room(self, level: Level) -> None:
-        """Let one level alone keep graphs and vectors; others build theirs again when needed."""
+        """Let one level of the notebook keep graphs and vectors; others build theirs again."""
         for other in self.levels:
             if other.subject is not level.subject:
                 other.subject.release()
@@ -164,7 +164,7 @@ class Notebook:
 
     @property
     def counted_memory(self) -> float:
-        """Bytes that Lanczos may take for one pair, or a Gram matrix without eigenvectors."""
+        """Bytes the notebook allows Lanczos for one pair, or a Gram matrix without eigenvectors."""
         return _COUNTED * self.memory
 
     def eigsh(
@@ -186,7 +186,7 @@ class Notebook:
         return self._solve(trace, op, precision=0.02, **options)
 
     def density(self, op: Any, **options: Any) -> Density:
-        """Return a spectral density with the inspection's seed, of fewer probes when time is up."""
+        """Return the notebook's spectral density, with fewer probes when time is up."""
         return self._solve(density, op, partial=True, **options)
 
     def _solve(self, solver: Any, *arguments: Any, partial: bool = False, **options: Any) -> Any:
@@ -213,7 +213,7 @@ class Notebook:
         return replace(spectrum, eigenvectors=vectors[:, :most].clone())
 
     def most_pairs(self, operator: Any) -> int:
-        """Return how many eigenpairs of an operator fit in memory, about 3 vectors each."""
+        """Return how many eigenpairs the notebook can keep in memory, about 3 vectors each."""
         one = operator.shape[0] * operator.dtype.itemsize
         vectors = (self.solver_memory - operator.cost().bytes) / one
         most = max(1, min(int(self.memory / 8 // one), int(vectors // 3) - 5))

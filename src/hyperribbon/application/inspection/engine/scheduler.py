@@ -92,7 +92,7 @@ class Timings:
         self._timed = 0
 
     def expect(self, name: str, products: float, samples: int) -> float:
-        """Return the seconds that a measurement of some products takes; 0 when nothing is known."""
+        """Return the seconds for which a measurement is scheduled; 0 when nothing is known."""
         each = self._product(samples)
         if not each:
             return 0.0
@@ -105,7 +105,7 @@ class Timings:
         return self._load * expected
 
     def record(self, name: str, samples: int, expected: float, seconds: float) -> None:
-        """Note how long a measurement took that was expected to take so many seconds."""
+        """Note for the scheduler how long a measurement took beside what was expected."""
         timed = sum(level.product > 0 for level in self._levels)
         if timed > self._timed:
             self._timed, self._load = timed, 1.0
@@ -115,7 +115,7 @@ class Timings:
         self._seconds[name, samples] = seconds / self._load
 
     def _product(self, samples: int) -> float:
-        """Return the seconds of a Hessian-vector product, by the nearest level that timed one."""
+        """Return for the scheduler a Hessian-vector product's seconds, by the nearest level."""
         known = [level for level in self._levels if level.product]
         if not known:
             return 0.0
@@ -197,7 +197,7 @@ class Scheduler:
             self._queue = []
 
     def plan(self) -> InspectionPlan:
-        """Return what the measurements that run once are expected to take."""
+        """Return the schedule: what the measurements that run once are expected to take."""
         steps, left, counts = [], self.left, []
         for item in self._queue:
             if item.is_repeated or self._is_over():
@@ -218,7 +218,7 @@ class Scheduler:
         return InspectionPlan(tuple(steps), usual, self._budget)
 
     def skipped(self) -> str:
-        """Return in one sentence what did not fit and the budget that would include it; or "".
+        """Return what the scheduler skipped and the budget that would include it; or "".
 
         What is left in the queue is noted as missing.
         """
@@ -282,7 +282,7 @@ class Scheduler:
         return None
 
     def _level_for(self, item: _Item) -> Level | None:
-        """Return the level that an item runs on, or None where none fits in the time left."""
+        """Return the level that the scheduler runs an item on, or None where none fits in time."""
         if item.is_repeated:
             level = next((e for e in self.notebook.levels if e.samples >= item.samples), None)
             samples = item.samples if level is None else level.samples
@@ -320,7 +320,7 @@ class Scheduler:
         return self._timings.expect(measurement.name, products, measurement.size or samples)
 
     def _why_omitted(self, measurement: Measurement) -> str:
-        """Return why a measurement cannot be done, or ""; a failure is a reason."""
+        """Return why the scheduler omits a measurement, or ""; a failure is a reason."""
         if measurement.name not in self._obstacles:
             reason = ""
             try:
@@ -387,7 +387,7 @@ class Scheduler:
             torch.set_num_threads(self.notebook.threads)
 
     def _retry(self, item: _Item, level: Level, seconds: float) -> None:
-        """Note what a stopped measurement needs; one that runs once has fewer samples then."""
+        """Schedule a stopped measurement again; one that runs once has fewer samples then."""
         name = item.measurement.name
         self.notebook.missing[f"{name}@{level.samples}"] = seconds
         fewer = [entry.samples for entry in self.notebook.levels if entry.samples < level.samples]
@@ -449,7 +449,7 @@ def sample_sizes(total: int | None) -> tuple[int, ...]:
 
 
 def _check_call(subject: Subject) -> None:
-    """Raise when it is the model or the loss by themselves that fail on the samples."""
+    """Raise before scheduling when the model or the loss by themselves fail on the samples."""
     try:
         subject.plain_loss()
     except Exception as error:

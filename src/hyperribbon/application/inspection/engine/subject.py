@@ -173,7 +173,7 @@ class Subject:
         self._known = other.risk
 
     def plain_loss(self) -> float:
-        """Return the loss of the first batch by the model and the loss alone, as they are called.
+        """Return the subject's loss of the first batch, by model and loss as they are called.
 
         What these raise passes through.
         """
@@ -225,7 +225,7 @@ class Subject:
 
     @property
     def has_equal_samples(self) -> bool:
-        """Whether every sample counts alike in the mean: no class weights, no labels ignored."""
+        """Whether the subject's samples count alike: no class weights, no labels ignored."""
         risk, first = self.risk, self.risk.probe()
         if risk.must_be_whole:
             return False
@@ -265,7 +265,7 @@ class Subject:
 
     @property
     def manner(self) -> str:
-        """The mode of the layers, and the batches where these matter, in words; or ""."""
+        """The mode of the subject's layers, and the batches where these matter, in words; or ""."""
         drops = any(map(has_dropout, self.model.modules()))
         mode = "training mode"
         if self.mode == "eval":
@@ -278,7 +278,7 @@ class Subject:
         return ", ".join(filter(None, (mode, "" if risk is None else risk.composition)))
 
     def where(self, samples: int | None = None) -> str:
-        """Return which samples numbers refer to; all of its own when their number is left out."""
+        """Return which of the subject's samples numbers refer to; all if it is left out."""
         used = self.samples if samples is None else samples
         total = "a stream" if self.total is None else f"{self.total:,}"
         some = f"{used:,} samples drawn from {total}"
@@ -299,7 +299,7 @@ class Subject:
             raise DeclinedError(error.argument, error.value, error.reason, error.remedy) from error
 
     def _check_same_samples(self) -> None:
-        """Raise when the processes have made different data, as far as the first sample shows."""
+        """Raise when the processes hold different data of the subject, by the first sample."""
         if not self.processes.is_parallel:
             return
         first = self.source.take(np.arange(1)).batches() if self.total else ()

@@ -39,7 +39,7 @@ def leading_eigenvalues(
     memory: float | None = None,
     should_stop: Callable[[], bool | None] | None = None,
 ) -> np.ndarray:
-    """Measure the k largest Hessian eigenvalues of a linear network, without its data.
+    """Measure a linear network's k largest Hessian eigenvalues from its layers and moments.
 
     Args:
         weights: W1, …, WL.

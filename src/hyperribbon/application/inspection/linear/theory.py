@@ -73,7 +73,7 @@ class Rung:
 
     @property
     def sharpness(self) -> float:
-        """Largest eigenvalue on one rung between measurement and linear theory."""
+        """Largest eigenvalue on one rung between the model and linear theory."""
         return float(self.eigenvalues[0])
 
 
@@ -286,7 +286,7 @@ def compare_with_theory(
     precision: float = 0.01,
     memory: float | None = None,
 ) -> TheoryComparison:
-    """Compare a model's curvature with the closed forms of [linear_networks].
+    """Compare a model's curvature with the theory of linear networks, in closed form.
 
     The chain of linear layers that ends the model is taken, with its biases; activations between
     them are allowed and measured as the broken assumption that they are. The Hessian is that of the
@@ -434,14 +434,14 @@ class _Problem:
         return np.column_stack([chain.weights[0], total + np.linalg.pinv(after[0]) @ rest])
 
     def affine(self, name: str, k: int, limits: dict[str, Any], *, own_loss: bool) -> Rung:
-        """Return the linear network's curvature with all biases, by its own or a squared loss."""
+        """Return linear theory's curvature with all biases, by its own or a squared loss."""
         operator = _AffineCurvature(self.chain, own_loss=own_loss)
         options = {"certificate": "full", "eigenvectors": False, "tol": 1e-5} | limits
         values = eigsh(operator, k, **options).eigenvalues.numpy()
         return Rung(name, values, self._traces(own_loss).sum())
 
     def _traces(self, own_loss: bool) -> np.ndarray:
-        """Return the trace of each linear layer's weights and bias: (L, 2)."""
+        """Return for linear theory the trace of each layer's weights and bias: (L, 2)."""
         chain, inputs = self.chain, self.chain.inputs
         layers, trained = chain.augmented()
         before, after = theory.chain_products(layers)
@@ -472,7 +472,7 @@ class _Problem:
         return Rung(name, c * values, c * theory.trace(layers, moments))
 
     def network(self, made: set[str]) -> tuple[list[np.ndarray], Moments]:
-        """Return layers and moments of the linear network that satisfies some assumptions."""
+        """Return layers and moments that satisfy some assumptions of linear theory."""
         present, roots, sigma = self.present, self.roots, self.sigma_x
         solution = self.solution
         if _INTERPOLATED in made:
@@ -517,7 +517,7 @@ class _Problem:
 
 
 def _cut_rank(matrix: np.ndarray, rank: int) -> np.ndarray:
-    """Return the nearest matrix of at most a rank: what a narrow linear layer lets through."""
+    """Return for linear theory the nearest matrix of a rank that a narrow layer lets through."""
     if rank >= min(matrix.shape):
         return matrix
     left, values, right = np.linalg.svd(matrix, full_matrices=False)
@@ -525,7 +525,7 @@ def _cut_rank(matrix: np.ndarray, rank: int) -> np.ndarray:
 
 
 def _balance(product: np.ndarray, widths: Sequence[int]) -> list[np.ndarray]:
-    """Return balanced linear layers of given output widths with this product."""
+    """Return for linear theory balanced layers of given output widths with this product."""
     left, values, right = np.linalg.svd(product, full_matrices=False)
     rank = min(int((values > _RANK * values[0]).sum()), *widths) if values[0] > 0 else 0
     shared = values[:rank] ** (1 / len(widths))

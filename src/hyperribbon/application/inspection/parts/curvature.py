@@ -124,7 +124,7 @@ def gauss_newton_part(notebook: Notebook) -> Part:
 
 
 def spectrum_part(level: Level, notebook: Notebook) -> Part:
-    """Measure the k largest curvatures asked for: leading eigenpairs of the Hessian."""
+    """Curvature part: measure the k largest asked for, leading eigenpairs of the Hessian."""
     hessian = level.subject.hessian
     wanted = min(notebook.k, level.subject.dimension)
     number = min(wanted, notebook.most_pairs(hessian))
@@ -147,7 +147,7 @@ def spectrum_part(level: Level, notebook: Notebook) -> Part:
 
 
 def trace_part(level: Level, notebook: Notebook) -> Part:
-    """Estimate the trace of the Hessian: the mean curvature."""
+    """Curvature part: estimate the Hessian's trace, the mean curvature."""
     subject = level.subject
     whole, size = notebook.trace(subject.hessian, max_matvecs=120), subject.dimension
     part = Part("trace", "Trace of the Hessian")
@@ -159,7 +159,7 @@ def trace_part(level: Level, notebook: Notebook) -> Part:
 
 
 def density_part(level: Level, notebook: Notebook) -> Part:
-    """Estimate the density of curvatures: the Hessian's eigenvalues."""
+    """Curvature part: estimate the density of the Hessian's eigenvalues."""
     probes, steps = _DENSITY
     found = notebook.density(level.subject.hessian, probes=probes, steps=steps)
     done = max(found.matvecs // steps, 1)

@@ -34,7 +34,7 @@ from hyperribbon.application.inspection.sampling import (
     squared_length,
 )
 from hyperribbon.core.generators import torch_generator
-from hyperribbon.core.results import Spectrum
+from hyperribbon.core.spectral_results import Spectrum
 from hyperribbon.noise import detailed_balance_defect, proportionality
 from hyperribbon.operators.risk import Risk
 from hyperribbon.operators.risk.likelihoods import Categorical, Gaussian
@@ -146,7 +146,7 @@ outputs each span n·C, which hold all of the Fisher trace."""
 
 
 def noise_part(level: Level, notebook: Notebook) -> Part:
-    """Measure the covariance of single-sample gradients and lay it beside the Hessian."""
+    """Gradient-noise part: measure single-sample gradients' covariance beside the Hessian."""
     subject = level.subject
     found = measure_matrix(subject.covariance, min(notebook.k, _COMPARED), notebook)
     whole, k = found.trace, len(found.spectrum)

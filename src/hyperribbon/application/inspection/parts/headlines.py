@@ -44,7 +44,7 @@ from hyperribbon.application.inspection.sampling import (
     standard_error,
 )
 from hyperribbon.core.generators import torch_generator
-from hyperribbon.core.results import Estimate, Spectrum
+from hyperribbon.core.spectral_results import Estimate, Spectrum
 from hyperribbon.spectra import alignment
 
 _WORTH = 0.95
@@ -252,7 +252,7 @@ def measure_gauss_newton(level: Level, notebook: Notebook) -> None:
 
 
 def _has_no_negative_eigenvalues(level: Level, notebook: Notebook, largest: float) -> bool:
-    """Whether the Gauss-Newton trace is a sum of positive parts, of which shares can be taken."""
+    """Whether a headline may take shares of the Gauss–Newton trace: it has no negative parts."""
     if level.subject.risk.criterion.is_convex:
         return True
     low = eigenpairs(level.subject.ggn, 1, "SA", 0.1, notebook)

@@ -245,7 +245,7 @@ def _directions(subject: Subject, notebook: Notebook) -> dict[str, torch.Tensor]
 
 
 def _fluctuation_modes(subject: Subject, notebook: Notebook) -> torch.Tensor | None:
-    """Return landscape directions from the recorded weights: their last principal components."""
+    """Return landscape directions: last principal components of the recorded weights."""
     trajectory, space = notebook.trajectory, subject.hessian.space
     if trajectory is None:
         return None

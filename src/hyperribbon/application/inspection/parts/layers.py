@@ -20,7 +20,7 @@ _SHOWN = 30
 
 
 def traces_part(notebook: Notebook) -> Part | None:
-    """Compare layers by their share in the Gauss-Newton trace, largest first; None without any.
+    """Layers part: compare them by their share in the Gauss–Newton trace, largest first.
 
     Estimated traces do not name a first layer unless it is ahead of all others by two standard
     errors of the difference.
@@ -49,7 +49,7 @@ def traces_part(notebook: Notebook) -> Part | None:
 
 
 def layers_part(level: Level, notebook: Notebook) -> Part:
-    """Compare layers by the sharpness of their own blocks, those with the largest traces.
+    """Layers part: compare them by the sharpness of their own blocks.
 
     The eigenvalue of a block of a positive semidefinite matrix is at most its trace, so layers
     below a trace cannot be sharper than that, apart from the curvature of the model itself.

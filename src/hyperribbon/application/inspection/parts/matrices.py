@@ -17,7 +17,7 @@ from hyperribbon.application.inspection.quantities import (
     from_estimate,
 )
 from hyperribbon.core.checks import ArgumentError
-from hyperribbon.core.results import Estimate, Spectrum
+from hyperribbon.core.spectral_results import Estimate, Spectrum
 from hyperribbon.plots import Chart, Curve
 from hyperribbon.spectra import effective_rank
 
@@ -114,12 +114,12 @@ def eigenpair(key: str, name: str, spectrum: Spectrum, index: int, how: str = ""
 
 
 def pairs_arrays(spectrum: Spectrum) -> dict[str, np.ndarray]:
-    """Return a matrix's eigenvalues and residuals as arrays to store."""
+    """Return a matrix's eigenvalues and residuals as arrays for a part to store."""
     return {name: as_array(getattr(spectrum, name)) for name in ("eigenvalues", "residuals")}
 
 
 def pairs_table(spectrum: Spectrum) -> pd.DataFrame:
-    """Return the table of a matrix's eigenvalues and residuals."""
+    """Return the table of a matrix's eigenvalues and residuals for a part."""
     values, residuals = pairs_arrays(spectrum).values()
     columns = {"index": np.arange(1, len(values) + 1), "eigenvalue": values}
     columns |= {"residual": residuals, "converged": spectrum.converged.cpu().numpy()}

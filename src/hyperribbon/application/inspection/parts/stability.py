@@ -16,7 +16,7 @@ from hyperribbon.application.inspection.sampling import sharpness_error
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.devices.tensors import tensor_of
 from hyperribbon.core.parameters import ParameterSpace
-from hyperribbon.core.results import Spectrum
+from hyperribbon.core.spectral_results import Spectrum
 from hyperribbon.operators import Rescaled
 from hyperribbon.prediction.update_rules import UpdateRule
 

@@ -57,17 +57,17 @@ class _Metric:
         return scores if self.name == "accuracy" else -scores
 
     def reestimate(self, state: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """Return a sub-network's state with normalisation statistics of its own weights."""
+        """Return a sub-network's state for the inspection's part, with statistics of its own."""
         return self._statistics(state)
 
     @property
     def is_normalised(self) -> bool:
-        """Whether sub-networks have normalisation statistics in use, as in evaluation mode."""
+        """Whether the part on sub-networks has normalisation statistics in use."""
         return bool(self._statistics) and self._subject.mode == "eval"
 
 
 def subnetworks_part(level: Level, notebook: Notebook) -> Part:
-    """Measure sub-networks: prune a growing fraction, reset layers and entries to the start."""
+    """Sub-networks part: prune a growing fraction, reset layers and entries to the start."""
     subject = level.subject
     names = {n for n, _ in (*subject.model.named_parameters(), *subject.model.named_buffers())}
     state = {n: t.detach() for n, t in subject.model.state_dict().items() if n in names}
@@ -118,7 +118,7 @@ def _add_start(
     start: Mapping[str, torch.Tensor],
     baseline: float,
 ) -> dict[str, np.ndarray]:
-    """Add the sub-networks that need initial weights: critical layers, entries that return."""
+    """Add to the part on sub-networks what needs initial weights: critical layers."""
     subject, is_loss = level.subject, metric.name == "loss"
     scale = max(abs(baseline), 1e-6) if is_loss else 1.0
     options = {"tolerance": _CRITICAL * scale, "higher_is_better": not is_loss}
@@ -152,7 +152,7 @@ def _add_start(
 
 
 def _weight_names(subject: Subject) -> list[str] | None:
-    """Return the matrices that sub-networks are chosen from; None for all trained ones."""
+    """Return the matrices that the part on sub-networks chooses from; None for all trained."""
     if subject.params is None:
         return None
     space = subject.risk.space
@@ -205,7 +205,7 @@ def _read_layers(critical: list[str], count: int) -> str:
 
 
 def _no_scores(level: Level, notebook: Notebook) -> str:
-    """Return why samples of this loss have no score of their own to prune by, or ""."""
+    """Return why the part on sub-networks has no score for this loss to prune by, or ""."""
     subject = level.subject
     if subject.risk.criterion.reduction != "whole" or is_classification(subject):
         return ""

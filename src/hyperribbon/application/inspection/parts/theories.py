@@ -24,7 +24,7 @@ _COPIES = 6
 
 
 def no_chain(level: Level, notebook: Notebook) -> str:
-    """Return why linear-network theory cannot be laid beside the model, or ""."""
+    """Return why the part on theories has no linear network to lay beside the model, or ""."""
     subject = level.subject
     if subject.mode != "eval":
         return "linear-network theory is compared in evaluation mode"
@@ -48,7 +48,7 @@ def no_chain(level: Level, notebook: Notebook) -> str:
 
 
 def theory_bytes(shapes: Iterable[tuple[int, int]], samples: int = 0) -> float:
-    """Return the memory that comparing theories takes: features, moments, weights.
+    """Return the memory that the part on theories takes: features, moments, weights.
 
     Args:
         shapes: Of the weights (outputs, inputs) of the layers, the first one first.
@@ -62,7 +62,7 @@ def theory_bytes(shapes: Iterable[tuple[int, int]], samples: int = 0) -> float:
 
 
 def theory_part(level: Level, notebook: Notebook) -> Part:
-    """Compare the curvature with linear-network theory and list what other theories assume."""
+    """Part on theories: compare curvature with linear networks; list what others assume."""
     subject = level.subject
     options = {"precision": _PRECISION, "memory": subject.memory, "seed": notebook.seed}
     try:
@@ -95,7 +95,7 @@ def theory_part(level: Level, notebook: Notebook) -> Part:
 
 
 def _covers(comparison: TheoryComparison, risk: Risk) -> bool:
-    """Whether the linear layers of the theory hold all coordinates of the risk."""
+    """Whether linear layers hold all coordinates of the risk, for the part on theories."""
     own = sum(int(mask.sum()) for mask in comparison.chain.augmented()[1])
     return own == risk.space.dimension
 
@@ -113,7 +113,7 @@ def _read(comparison: TheoryComparison) -> str:
 
 
 def _other_theories(notebook: Notebook) -> pd.DataFrame:
-    """Return assumptions of the fluctuation and ribbon theories with the numbers that test them."""
+    """Return the other theories' assumptions (fluctuations, ribbons) and numbers that test them."""
     found = {q.key: q.value for part in notebook.parts.values() for q in part.quantities}
     rows = []
 

@@ -57,7 +57,7 @@ def regression(
     seed: int,
     covariance: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return X (N×P), Y (P,) and the teacher u: Eq. (2.1) with σx² = 1/N and σu² = 1.
+    """Return the linear regression X (N×P), Y (P,), teacher u: Eq. (2.1), σx² = 1/N, σu² = 1.
 
     Args:
         inputs: N.
@@ -98,7 +98,7 @@ def unit_noise(inputs: int, batch_size: int, label_variance: float) -> float:
 
 
 def simulate_fluctuations(item: kit.Item) -> dict[str, Any]:
-    """Simulate SGD on one realisation; return the measured moments beside the closed forms.
+    """Simulate SGD on one regression; return the measured moments beside the closed forms.
 
     The item holds inputs, samples, label_variance, lr, batch_size, steps, chains, seed, and
     optionally burn_in, anneal, every, sampling, measure_noise.

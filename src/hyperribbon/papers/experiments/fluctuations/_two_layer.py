@@ -29,7 +29,7 @@ class TwoLayerConfig(kit.Frozen):
     chains: int = 1500
 
     def item(self, seed: int, **own: Any) -> dict[str, Any]:
-        """Return the item of `simulate_ensemble`; figures with the same one share the simulation.
+        """Return the item by which figures share one simulated two-layer ensemble.
 
         Args:
             seed: Names the realisation.
@@ -107,7 +107,7 @@ def measure_modes(item: kit.Item, ensemble: dict[str, Any]) -> EnsembleModes:
 
 
 def stack_first_layer(chains1: np.ndarray) -> np.ndarray:
-    """Return vec(δW₁) of every chain, columns stacked, (chains, N_h·N_i)."""
+    """Return vec(δW₁) of every two-layer chain, columns stacked, (chains, N_h·N_i)."""
     deviation = chains1.astype(float) - chains1.mean(axis=0, dtype=float)
     return deviation.transpose(0, 2, 1).reshape(len(chains1), -1)
 
@@ -119,7 +119,7 @@ def share_ensemble(context: kit.Context, item: kit.Item) -> tuple[dict[str, Any]
 
 
 def first_layer_spectra(found: EnsembleModes, chains1: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return measured and predicted eigenvalues of cov δW₁, descending, in the unit of `found`."""
+    """Return two-layer measured and predicted eigenvalues of cov δW₁, descending."""
     measured = np.linalg.eigvalsh(np.cov(stack_first_layer(chains1).T))[::-1] / found.unit
     D1, D2 = found.modes.D1, found.modes.D2[0]
     rest = np.ones(found.z1.shape[1] - len(D1))

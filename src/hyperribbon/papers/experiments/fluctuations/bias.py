@@ -70,7 +70,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Draw samples with the covariance of Eq. (3.34) and fit the biased exponent."""
+    """Draw samples with the covariance of Eq. (3.34) and fit the exponent, whose bias is shown."""
     network = _two_layer.TwoLayerConfig(
         config.inputs, config.hidden, config.samples, target_variance=1.0
     )

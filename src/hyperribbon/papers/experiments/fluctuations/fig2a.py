@@ -131,7 +131,7 @@ def _variances(item: kit.Item) -> list[float]:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw N·var against s on logarithmic axes with the exact curves (Fig. 2(a))."""
+    """Draw N·var against s on logarithmic axes with the exact curves (fluctuations, Fig. 2(a))."""
     figure, axis = kit.new_figure(width="column", ratio=0.8)
     for row, N in enumerate(result.inputs):
         color = kit.COLORS[row]
@@ -147,7 +147,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the printed exponent, the scaling, the diagonal and the exact variance."""
+    """Measure exponent, scaling, diagonal and exact variance (Fig. 2(a) of [fluctuations])."""
     ratio = result.off_diagonal / result.exact_off
     far = int(np.argmax(result.ratios))
     apart = result.exact_off.max(axis=0) / result.exact_off.min(axis=0) - 1

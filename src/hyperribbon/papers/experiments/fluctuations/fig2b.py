@@ -114,7 +114,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the limit of squared Gaussian numbers, the order of the curves and their mean."""
+    """Measure the limit, the order of the curves and their mean (Fig. 2(b) of [fluctuations])."""
     few = int(np.argmin(result.samples))
     expected = 1 - result.inputs / result.samples[few]
     inner = (result.grid > 0.1) & (result.grid < 0.95)

@@ -121,7 +121,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the approach to the Hessian form, how close it is at P = 100N, and the trace."""
+    """Measure the approach to the Hessian form, and the trace (Fig. 3(b) of [fluctuations])."""
     far = int(np.argmax(result.ratios))
     many = result.ratios >= 10
     slope = np.polyfit(np.log(result.ratios[many]), np.log(result.distance[many]), 1)[0]

@@ -83,7 +83,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Trace chains of SGD from zero weights; time the mean loss of many data sets (Fig. 4)."""
+    """Trace chains of SGD from zero weights; time the mean loss (Fig. 4 of [fluctuations])."""
     item = config.item(context.seed, points=config.points, modes=list(config.modes))
     traced = context.map(_relax, [item], label="chains of SGD")[0]
     data_sets = _regression.data_sets({**item, "realisations": config.realisations})
@@ -92,7 +92,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _remaining_distance(X: np.ndarray, Y: np.ndarray) -> float:
-    """Return Fig. 4's exp(−ω₀t) when L(⟨z(t)⟩) of Eqs. (2.26), (2.27) is near L*."""
+    """Return exp(−ω₀t) when L(⟨z(t)⟩) of Eqs. (2.26), (2.27) is near L* (fluctuations, Fig. 4)."""
     rates, V = np.linalg.eigh(theory.hessian(X))
     solution, final = V.T @ theory.minimum_norm_solution(X, Y), theory.regression_loss(X, Y)
     times = np.geomspace(1e-5, 30, 600)
@@ -151,7 +151,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the exponential relaxation and the early settling of the loss (Fig. 4)."""
+    """Measure relaxation and the early settling of the loss (Fig. 4 of [fluctuations])."""
     deviation = (result.mean - result.theory)[:, 1:] / abs(result.solution[1:])
     error = (result.mean_error / result.solution)[:, 1:]
     reached = np.mean(result.remaining < GOOD)

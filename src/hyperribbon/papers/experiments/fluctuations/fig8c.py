@@ -143,7 +143,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Measure ensembles started at the solution and long single runs (Fig. 8(c))."""
+    """Measure ensembles started at the solution and long single runs (fluctuations, Fig. 8(c))."""
     others = _regression.seeds(context.seed, config.networks - 1)
     items = [config.item(seed) for seed in (context.seed, *others)]
     shared = [_two_layer.share_ensemble(context, item) for item in items]

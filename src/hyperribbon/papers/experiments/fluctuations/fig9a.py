@@ -216,7 +216,7 @@ def _symmetric_rise(item: kit.Item, part: dict, A: np.ndarray, theta: float) -> 
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the loss along modes, and variance against flatness (Fig. 9(a))."""
+    """Draw the loss along modes, and variance against flatness (Fig. 9(a) of [fluctuations])."""
     figure, (left, right) = kit.new_figure(columns=2, width="full", ratio=0.75)
     modes, square = np.arange(1, len(result.D1) + 1), result.theta**2
     left.semilogy(modes, result.loss / square, "o-", ms=3, lw=0.8, label="SGD")

@@ -104,7 +104,7 @@ def _along_modes(item: kit.Item, part: dict, theta: float) -> tuple[np.ndarray, 
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the loss along the modes and, beside it, their variances (Fig. 9(b))."""
+    """Draw the loss along the modes and, beside it, their variances (fluctuations, Fig. 9(b))."""
     figure, (left, right) = kit.new_figure(columns=2, width="full", ratio=0.75)
     shown = min(3 * result.inputs, len(result.loss))
     index = np.arange(1, shown + 1)

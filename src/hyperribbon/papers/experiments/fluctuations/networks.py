@@ -90,7 +90,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Train the three networks under every optimiser and measure the fluctuations of all layers."""
+    """Train the three networks under every optimiser; measure fluctuations of all their layers."""
     items = [
         {**vars(config), "kind": kind, "rule": rule, "seed": seed}
         for kind in KINDS

@@ -24,7 +24,7 @@ __all__ = ["reductions"]
 
 
 def reductions(config: Any) -> dict[str, str]:
-    """Return how many images a configuration really uses, where its data sets have too few.
+    """Return how many images a run of [linear_networks] really uses, where there are too few.
 
     A large share of class 0 needs more images of it than there are; see `fitting_samples`.
 

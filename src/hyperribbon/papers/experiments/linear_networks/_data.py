@@ -33,7 +33,7 @@ _EMPTY = 1e-14  # variance over the largest below which a direction counts as em
 
 
 def fitting_samples(data: str, share: float, samples: int) -> int:
-    """Return how many images there can be, at most `samples`, with a share of class 0."""
+    """Return how many images the data can have, at most `samples`, with a share of class 0."""
     available, others = _count_classes(data, os.environ.get(DATA_VARIABLE))
     while samples - others * int((1 - share) / others * samples + 1e-9) > available:
         samples -= 1
@@ -48,7 +48,7 @@ def _count_classes(data: str, _folder: str | None) -> tuple[int, int]:
 
 
 def subsample(data: str, share: float, samples: int, seed: int) -> LabelledData:
-    """Return flat images with a share of class 0 and equal shares of the other classes.
+    """Return data: flat images, a share of class 0 and equal shares of the other classes.
 
     As in App. C of [linear_networks], with the factor 1/9 that its formula omits.
 
@@ -62,7 +62,7 @@ def subsample(data: str, share: float, samples: int, seed: int) -> LabelledData:
 
 
 def white_data(item: kit.Item) -> tuple[LabelledData, np.ndarray]:
-    """Return the sub-sample that an item names, and its white inputs (rank, n).
+    """Return the data sub-sample that an item names, and its white inputs (rank, n).
 
     The same inputs as `core.data.whiten` gives, up to a rotation.
     """
@@ -116,7 +116,7 @@ def _prepare(folder: Path, item: kit.Item) -> None:
 
 
 def moments_of(item: kit.Item) -> dict[str, Any]:
-    """Return the moments of white inputs and labels of the sub-sample that an item names."""
+    """Return the moments of white data and labels of the sub-sample that an item names."""
     data, X, scales, vectors, wide = _principal_axes(item)
     labels = one_hot(data)
     samples = labels.shape[1]
@@ -141,7 +141,7 @@ def read_moments(item: kit.Item, *, white: bool = True) -> tuple[Moments, dict[s
 
 
 def to_moments(facts: Mapping[str, Any], *, white: bool) -> Moments:
-    """Return the moments that `moments_of` found, of white inputs or of raw ones."""
+    """Return the data's moments that `moments_of` found, of white inputs or of raw ones."""
     cross, scales = facts["cross"], facts["scales"]
     if white:
         return Moments(np.ones(len(scales)), cross, 1.0)

@@ -107,7 +107,7 @@ def _train(item: kit.Item) -> dict[str, Any]:
 
 
 def balanced_sharpness(weights: Sequence[np.ndarray], moments: Moments, depth: int) -> float:
-    """Return what a sweep compares with: Eq. (9)'s sharpness for inputs of any covariance.
+    """Return Eq. (9)'s sharpness for inputs of any covariance, which sweeps compare with.
 
     It is that of the Gauss-Newton matrix of the balanced network of that depth with this map.
     """

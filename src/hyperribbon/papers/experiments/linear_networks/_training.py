@@ -59,7 +59,7 @@ def presets(
 
 
 def with_data(bundled: dict[str, AnyConfig]) -> dict[str, AnyConfig]:
-    """Return the presets of linear networks on the three full data sets."""
+    """Return the presets for training linear networks on the three full data sets."""
     return {
         name: config if name == "smoke" else replace(config, data=FULL)
         for name, config in bundled.items()

@@ -131,7 +131,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _train(item: kit.Item) -> dict[str, Any]:
-    """Return times, imbalance and spread of the layers along one training, and its end."""
+    """Return times, the layers' imbalance and its spread along one training, and the end."""
     moments, _ = read_moments(item)
     epochs = round(item["time"] / item["lr"])
     run = train_linear(
@@ -150,7 +150,7 @@ def _train(item: kit.Item) -> dict[str, Any]:
 
 
 def imbalance(layers: Sequence[np.ndarray]) -> float:
-    """Return √Σ‖Wℓ₊₁ᵀWℓ₊₁ − WℓWℓᵀ‖², zero under Assumption 3 of [linear_networks]."""
+    """Return √Σ‖Wℓ₊₁ᵀWℓ₊₁ − WℓWℓᵀ‖², zero at balance (Assumption 3 of [linear_networks])."""
     apart = [after.T @ after - before @ before.T for before, after in pairwise(layers)]
     return float(np.sqrt(sum(np.sum(D**2) for D in apart)))
 
@@ -171,7 +171,7 @@ def spread(layers: Sequence[np.ndarray]) -> float:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the imbalance along training in its three settings."""
+    """Draw the imbalance along training in its three settings of balance."""
     figure, axes = kit.new_figure(1, 3, width="full", ratio=0.95)
     for rate, (time, values), color in zip(
         result.rates, result.flow[:, :2], kit.shades(len(result.rates)), strict=True

@@ -85,7 +85,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Train networks of several depths and take bound and eigenvalue along the way (Eq. (6))."""
+    """Train networks of several depths and take Eq. (6)'s bound and the eigenvalue."""
     (item,) = _training.training_items(config, context)
     items = [
         {
@@ -120,7 +120,7 @@ def _train(item: kit.Item) -> dict[str, Any]:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the bound over the eigenvalue against epochs, a curve per depth (Eq. (6))."""
+    """Draw Eq. (6)'s bound over the eigenvalue against epochs, a curve per depth."""
     figure, axes = kit.new_figure(1, 2, width="full", ratio=0.7, sharey=True)
     for axis, ratios, title in zip(
         axes, result.ratio, ("Kaiming start", "balanced start"), strict=True

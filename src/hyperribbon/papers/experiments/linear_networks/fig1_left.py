@@ -74,7 +74,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Build a balanced solution and its Hessian; predict the spectrum from labels (Fig. 1 (a))."""
+    """Build a balanced solution and its Hessian; predict the spectrum from labels (Fig. 1 left)."""
     rng = context.rng("network")
     width = config.width
     X = theory.whiten(rng.standard_normal((width, config.samples)), config.sigma_x).inputs
@@ -105,7 +105,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _rounding(config: Config, singular: np.ndarray) -> float:
-    """Return how far rounding moves the predicted eigenvalues, over the largest (Fig. 1 (a)).
+    """Return how far rounding moves the predicted eigenvalues, over the largest (Fig. 1 left).
 
     Labels of n samples fix σ^L to nε·σ₁^L, so the smallest σd to nε·σ₁^L/(Lσd^(L−1)). The
     eigenvalues of σd and σ₁ change by 2σd·σ₁^(2L−4) times that; the largest is L·σ₁^(2L−2).
@@ -116,7 +116,7 @@ def _rounding(config: Config, singular: np.ndarray) -> float:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the spectrum both ways, and their difference (Fig. 1 (a) of [linear_networks])."""
+    """Draw the spectrum both ways, and their difference (Fig. 1 left of [linear_networks])."""
     figure, (left, right) = kit.new_figure(1, 2, width="full", ratio=0.7)
     count = len(result.theory)
     index = np.arange(1, count + 1)
@@ -146,7 +146,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the eigenvalues and their number (Fig. 1 (a) of [linear_networks])."""
+    """Measure the eigenvalues and their number (Fig. 1 left of [linear_networks])."""
     count = len(result.theory)
     padded = np.zeros_like(result.numeric)
     padded[:count] = result.theory

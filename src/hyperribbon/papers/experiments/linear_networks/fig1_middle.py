@@ -64,7 +64,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Evaluate Eq. (14) on a grid and measure balanced solutions at some of its points (Fig. 1)."""
+    """Evaluate Eq. (14) on a grid and measure balanced solutions (Fig. 1 middle)."""
     depths = np.arange(1, config.deepest + 1)
     norms = np.linspace(0.05, 1, config.norms)
     pairs = [(depth, norm) for depth in config.checked_depths for norm in config.checked_norms]
@@ -85,12 +85,12 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _predict(depth: np.ndarray, norm: np.ndarray) -> np.ndarray:
-    """Return Eq. (14) for σx = 1: L (σmax(Y)/√n)^{2(1 − 1/L)} (Fig. 1 (b) of [linear_networks])."""
+    """Return Eq. (14) for σx = 1: L (σmax(Y)/√n)^{2(1 − 1/L)} (Fig. 1 middle)."""
     return depth * norm ** (2 * (1 - 1 / depth))
 
 
 def _measure(depth: int, norm: float, width: int, rng: np.random.Generator) -> float:
-    """Return the sharpness of a balanced solution whose labels have that norm (Fig. 1 (b))."""
+    """Return the sharpness of a balanced solution whose labels have that norm (Fig. 1 middle)."""
     outputs = rng.uniform(0, norm, width)
     outputs[0] = norm
     weights = theory.sample_balanced_weights([width] * (depth + 1), outputs ** (1 / depth), rng)
@@ -102,7 +102,7 @@ def _measure(depth: int, norm: float, width: int, rng: np.random.Generator) -> f
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw contours of the sharpness, with the measured points on them (Fig. 1 (b))."""
+    """Draw contours of the sharpness, with the measured points on them (Fig. 1 middle)."""
     figure, axis = kit.new_figure(ratio=0.8)
     levels = np.geomspace(0.05, result.sharpness.max(), 13)
     fine = np.linspace(result.depths[0], result.depths[-1], 20 * len(result.depths))
@@ -126,7 +126,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def interactive(result: Result) -> go.Figure:
-    """Draw the sharpness as a surface that can be turned, with the measured points (Fig. 1 (b))."""
+    """Draw the sharpness as a surface that can be turned (Fig. 1 middle of [linear_networks])."""
     grid = {"x": result.norms, "y": result.depths, "z": result.sharpness}
     bar = {"title": "λmax"}
     surface = go.Surface(**grid, colorscale="Viridis", colorbar=bar, name="Eq. (14)")
@@ -140,7 +140,7 @@ def interactive(result: Result) -> go.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the contours and what they say of depth (Fig. 1 (b) of [linear_networks])."""
+    """Measure the contours and what they say of depth (Fig. 1 middle of [linear_networks])."""
     common = result.norms**2 >= 0.1
     depths, shares = result.depths[:, None], result.norms[common] ** 2
     sensitive = np.gradient(result.sharpness[:, common], shares, axis=1, edge_order=2)

@@ -53,17 +53,17 @@ PRESETS_WITH_DATA = with_data(PRESETS)
 
 
 def compute(config: _sweeps.SweepConfig, context: kit.Context) -> _sweeps.SweepResult:
-    """Train balanced networks on white inputs for every share (Fig. 1 (c) of [linear_networks])."""
+    """Train balanced networks on white inputs for every share (Fig. 1 right)."""
     return _sweeps.run_sweep(config, context)
 
 
 def plot(result: _sweeps.SweepResult) -> kit.Figure:
-    """Draw trained sharpness beside both forms of the prediction (Fig. 1 (c))."""
+    """Draw trained sharpness beside both forms of the prediction (Fig. 1 right)."""
     return _sweeps.plot_sweep(result, "trained, balanced")
 
 
 def measure(result: _sweeps.SweepResult) -> kit.Measurements:
-    """Measure both predictions, the loss floor and the trend (Fig. 1 (c) of [linear_networks])."""
+    """Measure both predictions, the loss floor and the trend (Fig. 1 right)."""
     trained = result.trained[..., 0]
     printed = trained / result.printed - 1
     worst = np.unravel_index(np.abs(printed).argmax(), printed.shape)

@@ -55,12 +55,12 @@ PRESETS_WITH_DATA = with_data(PRESETS)
 
 
 def compute(config: _sweeps.SweepConfig, context: kit.Context) -> _sweeps.SweepResult:
-    """Train balanced networks on raw inputs for every share (Fig. 2 (a) of [linear_networks])."""
+    """Train balanced networks on raw inputs for every share (Fig. 2 left of [linear_networks])."""
     return _sweeps.run_sweep(config, context)
 
 
 def plot(result: _sweeps.SweepResult) -> kit.Figure:
-    """Draw trained sharpness, its predictions and the loss (Fig. 2 (a))."""
+    """Draw trained sharpness, its predictions and the loss (Fig. 2 left of [linear_networks])."""
     count = len(result.data)
     look = {"width": "full" if count > 1 else "column", "ratio": 0.95}
     figure, axes = kit.new_figure(2, count, squeeze=False, sharex=True, sharey="row", **look)
@@ -88,7 +88,7 @@ def plot(result: _sweeps.SweepResult) -> kit.Figure:
 
 
 def measure(result: _sweeps.SweepResult) -> kit.Measurements:
-    """Measure how far the prediction fails, and its trend (Fig. 2 (a) of [linear_networks])."""
+    """Measure how far the prediction fails, and its trend (Fig. 2 left of [linear_networks])."""
     ratio = result.trained[..., 0] / result.printed
     return {
         "breaks": kit.over_seeds(

@@ -44,17 +44,17 @@ PRESETS_WITH_DATA = with_data(PRESETS)
 
 
 def compute(config: _sweeps.SweepConfig, context: kit.Context) -> _sweeps.SweepResult:
-    """Train networks from Kaiming uniform starts on white inputs for every share (Fig. 2 (b))."""
+    """Train from Kaiming uniform starts on white inputs for every share (Fig. 2 middle)."""
     return _sweeps.run_sweep(config, context)
 
 
 def plot(result: _sweeps.SweepResult) -> kit.Figure:
-    """Draw trained sharpness beside both forms of the prediction (Fig. 2 (b))."""
+    """Draw trained sharpness beside both forms of the prediction (Fig. 2 middle)."""
     return _sweeps.plot_sweep(result, "trained, Kaiming start")
 
 
 def measure(result: _sweeps.SweepResult) -> kit.Measurements:
-    """Measure the trend and the distance from balance, one number for each start (Fig. 2 (b))."""
+    """Measure the trend and the distance from balance for each start (Fig. 2 middle)."""
     excess = (result.trained / result.general[..., None] - 1).reshape(-1, result.trained.shape[-1])
     defect = f"the balance defect ends at {result.defect.min():.2f} or more"
     return {

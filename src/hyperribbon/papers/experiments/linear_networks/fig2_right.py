@@ -92,7 +92,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Train Tanh networks from both starts on white inputs for every share (Fig. 2 (c))."""
+    """Train Tanh networks from both starts on white inputs for every share (Fig. 2 right)."""
     items = _training.training_items(config, context)
     runs = context.map(_train, items, "training")
     columns = kit.stack(runs, shape=(len(config.data), len(config.shares)))
@@ -106,7 +106,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _train(item: kit.Item) -> dict[str, Any]:
-    """Train on one sub-sample from both starts (Fig. 2 (c))."""
+    """Train on one sub-sample from both starts (Fig. 2 right of [linear_networks])."""
     _, facts = read_moments(item)
     data, white = white_data(item)
     X = torch.from_numpy(np.ascontiguousarray(white.T, dtype=np.float32))
@@ -116,7 +116,7 @@ def _train(item: kit.Item) -> dict[str, Any]:
 
 
 def train(X: torch.Tensor, Y: torch.Tensor, item: kit.Item) -> dict[str, float]:
-    """Train one Tanh network on samples and take its loss and sharpness (Fig. 2 (c))."""
+    """Train one Tanh network on samples and take its loss and sharpness (Fig. 2 right)."""
     model = _tanh_network(_training.start_weights(item, Y.shape[1], X.shape[1]))
     loss = _descend(model, X, Y, item)
     return {"trained": _sharpness(model, X, Y), "loss": loss}
@@ -133,7 +133,7 @@ def _tanh_network(start: list[np.ndarray]) -> nn.Sequential:
 
 
 def _descend(model: nn.Module, X: torch.Tensor, Y: torch.Tensor, item: kit.Item) -> float:
-    """Run Fig. 2 (c)'s full-batch descent on (1/2n)‖f(X) − Y‖²; return the loss at the end."""
+    """Run Fig. 2 right's full-batch descent on (1/2n)‖f(X) − Y‖²; return the loss at the end."""
     optimizer = torch.optim.SGD(model.parameters(), lr=item["lr"])
     schedule = HalvingSchedule(window=max(1, round(100 * _PAPER_LR / item["lr"])))
     losses, since = [], 0
@@ -158,7 +158,7 @@ def _sharpness(model: nn.Module, X: torch.Tensor, Y: torch.Tensor) -> float:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw trained sharpness from both starts beside the prediction (Fig. 2 (c))."""
+    """Draw trained sharpness from both starts beside the prediction (Fig. 2 right)."""
     figure, axes = _training.panels(result.data, result.samples, sharey=True)
     _sweeps.draw_theory(result, axes)
     _sweeps.draw_trained(result, axes, result.trained[..., :1], "Tanh, balanced start")
@@ -169,7 +169,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure whether Fig. 2 (c)'s Tanh networks show the trend, and how near the prediction is."""
+    """Measure whether Tanh networks show the trend, and the prediction's error (Fig. 2 right)."""
     measured = {}
     for start, end in enumerate(("", "-unbalanced")):
         trained = result.trained[..., start]

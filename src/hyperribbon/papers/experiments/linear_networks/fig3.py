@@ -94,7 +94,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Train linear networks and take the Hessian's trace three ways along the way (Fig. 3)."""
+    """Train linear networks; take the Hessian's trace three ways (Fig. 3 of [linear_networks])."""
     items = _training.training_items(config, context)
     runs = context.map(_train, items, "training and traces")
     return Result(
@@ -136,7 +136,7 @@ def _train(item: kit.Item) -> dict[str, Any]:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the traces against epochs, and the loss, a panel for each data set (Fig. 3)."""
+    """Draw the traces and the loss against epochs, per data set (Fig. 3 of [linear_networks])."""
     figure, axes = _training.panels(result.data, result.samples)
     times = result.epochs[result.estimated]
     for row, axis in enumerate(axes):
@@ -165,7 +165,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Compare Eq. (7)'s trace with estimates of it, by their standard errors (Fig. 3)."""
+    """Compare Eq. (7)'s trace with estimates, by standard errors (Fig. 3 of [linear_networks])."""
     exact = result.closed_form[:, result.estimated]
     estimate, error = np.moveaxis(result.printed, -1, 0)
     relative, spread = estimate / exact - 1, error / exact

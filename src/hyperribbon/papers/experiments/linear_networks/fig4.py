@@ -89,12 +89,12 @@ class Result(kit.Frozen):
 
     @property
     def errors(self) -> np.ndarray:
-        """(m, e), mean relative error of Fig. 4's k predicted Hessian eigenvalues in percent."""
+        """(m, e), mean error of k predicted eigenvalues in percent (linear_networks, Fig. 4)."""
         return 100 * np.abs(self.closed_form / self.numeric - 1).mean(axis=-1)
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Train linear networks and take their top Hessian eigenvalues along the way (Fig. 4)."""
+    """Train linear networks; take top Hessian eigenvalues (Fig. 4 of [linear_networks])."""
     items = _training.training_items(config, context)
     runs = context.map(_train, items, "training and eigenvalues")
     columns = kit.stack(runs, "loss", "numeric", "closed_form", "larger", "norm")
@@ -123,7 +123,7 @@ def _train(item: kit.Item) -> dict[str, Any]:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the error of each predicted eigenvalue against epochs, a panel per data set (Fig. 4)."""
+    """Draw each predicted eigenvalue's error against epochs (Fig. 4 of [linear_networks])."""
     figure, axes = _training.panels(result.data, result.samples, sharey=True)
     errors = 100 * np.abs(result.closed_form / result.numeric - 1)
     colors = kit.shades(errors.shape[-1])
@@ -141,7 +141,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure how the error of Eq. (10)'s eigenvalues falls, and the early flattening (Fig. 4)."""
+    """Measure the errors of Eq. (10)'s eigenvalues and the flattening (linear_networks, Fig. 4)."""
     errors, top = result.errors, result.numeric[:, -1, 0]
     nearer = np.abs(result.closed_form[:, -1, 0] - top) / np.abs(result.larger[:, -1] - top)
     early = int(np.searchsorted(result.epochs, _EARLY))

@@ -48,7 +48,7 @@ def load_task(item: Item) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def train_architecture(item: Item) -> dict[str, Any]:
-    """Train one architecture by one recipe from several seeds, each until it fits every image.
+    """Train networks of one architecture by one recipe from several seeds, each until it fits.
 
     Predictions are recorded at steps that grow geometrically, and of each training the snapshots
     are kept that lie evenly along its path. The learning rate falls to a tenth over the second half

@@ -121,7 +121,7 @@ def measure_head_and_tail(result: Result, whole: Literal["P", "P1"]) -> dict[str
 
 
 def decay_ratio(result: Result) -> float:
-    """Return how many times as fast log λ of P falls as that of P₁^y, before the handover."""
+    """Return how many times as fast P falls as its part P₁^y, before the handover."""
     last = max(handover(result) - 2, 1)
     fall = np.log([spectrum[0] / spectrum[last] for spectrum in (result.P, result.P1_y)])
     return float(fall[0] / fall[1])

@@ -21,7 +21,7 @@ CIRCLES: dict[str, Any] = {"marker": "o", "ls": "", "mfc": "white", "ms": 3}
 
 
 def training_item(config: Any, context: Context, *seeds: Any, **own: Any) -> dict[str, Any]:
-    """Return what the ribbons' figures share: the item of `moments_of_training` for one batch.
+    """Return the item of `moments_of_training` that ribbons' figures share, for one batch.
 
     Args:
         config: Gives the samples n, with d = 2n input dimensions, and the initialisations.
@@ -56,17 +56,17 @@ class Trained:
 
     @property
     def together(self) -> np.ndarray:
-        """Eigenvalues of P(N, T) of all batches of models that a ribbon's figure trains: (t, n)."""
+        """Eigenvalues of P(N, T) of all batches, trained for settings that are shared: (t, n)."""
         return pca_spectra(self._moments, self._count, self._steps)
 
     @property
     def each(self) -> np.ndarray:
-        """Eigenvalues of P(N, T) of every batch that a ribbon's figure trains, alone: (b, t, n)."""
+        """Eigenvalues of P(N, T) of each batch, trained for settings that are shared: (b, t, n)."""
         return np.array([pca_spectra([one], self._count, self._steps) for one in self._moments])
 
     @property
     def projections(self) -> np.ndarray:
-        """Second moments of trained models along P₁'s leading eigenvectors, over theory: (b,)."""
+        """Second moments along P₁'s leading eigenvectors, shared by ribbons' figures: (b,)."""
         times = range(len(self._steps))
         pairs = zip(self._items, self._moments, strict=True)
         return np.array(
@@ -75,7 +75,7 @@ class Trained:
 
 
 def line_fits(values: np.ndarray) -> tuple[float, float]:
-    """Return R² of log λ against index i and against log i, for several figures of [ribbons]."""
+    """Return R² of log λ against index i and against log i, shared by figures of [ribbons]."""
     index = np.flatnonzero(values > 0) + 1.0
     logs = np.log(values[values > 0])
     by_index, by_log = (np.corrcoef(x, logs)[0, 1] ** 2 for x in (index, np.log(index)))
@@ -99,7 +99,7 @@ def simulation_says(setting: str) -> Statement:
 
 
 def explain_styles(axis: Axes, styles: dict[str, dict[str, Any]]) -> None:
-    """Explain line styles above a ribbon figure's axis, whose own legend explains the colours."""
+    """Explain line styles above an axis, shared by ribbon figures whose legend has the colours."""
     handles = [
         axis.plot([], [], **{"color": "0.3", **style}, label=label)[0]
         for label, style in styles.items()

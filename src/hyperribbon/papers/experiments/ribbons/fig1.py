@@ -496,7 +496,7 @@ def interactive(result: Result) -> Any:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the stress of the four embeddings and the fit of the networks (Fig. 1)."""
+    """Measure the stress of the four embeddings and the fit of the networks (ribbons, Fig. 1)."""
     largest = _largest(result)
     curves, draws = result.stress[largest], result.resampled[largest]
     depth, networks = curves.shape[1], int(result.networks[largest])

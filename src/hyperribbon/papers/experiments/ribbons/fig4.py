@@ -98,7 +98,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Evaluate the closed form and its bound, and run gradient descent beside them (Fig. 4)."""
+    """Evaluate the closed form and its bound, and run gradient descent (Fig. 4 of [ribbons])."""
     bounds = [
         weight_bound(
             Ribbon.exponential(config.samples, config.slope, alpha=config.alpha, steps=steps)
@@ -127,7 +127,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _simulate(item: kit.Item) -> np.ndarray:
-    """Train Fig. 4's batch of linear models on zero targets.
+    """Train a batch of linear models on zero targets (Fig. 4 of [ribbons]).
 
     Returns:
         (s, n): for each training time, the sum over steps of the squared residual along each
@@ -150,7 +150,7 @@ def _simulate(item: kit.Item) -> np.ndarray:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw eigenvalues against their index: closed form, bound and simulation (Fig. 4)."""
+    """Draw eigenvalues against their index: closed form, bound and simulation (ribbons, Fig. 4)."""
     figure, axis = kit.new_figure(ratio=0.95)
     index = np.arange(1, result.closed_form.shape[1] + 1)
     simulated = dict(zip(result.simulated_steps.tolist(), result.simulated, strict=True))

@@ -63,7 +63,7 @@ def plot(result: _parts.Result) -> kit.Figure:
 
 
 def measure(result: _parts.Result) -> kit.Measurements:
-    """Measure the head, the tail, the simulation and the spread over targets (Fig. 5)."""
+    """Measure the head, the tail, the simulation and the spread over targets (ribbons, Fig. 5)."""
     spread, draws = result.norms.std(ddof=1), len(result.norms)
     # Of the standard deviation of draws with kurtosis κ: σ√((κ − 1)/4N).
     kurtosis = ((result.norms - result.norms.mean()) ** 4).mean() / spread**4

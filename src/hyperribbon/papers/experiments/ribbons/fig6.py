@@ -183,7 +183,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _look_for_regimes(item: kit.Item) -> dict[str, np.ndarray]:
-    """Return whether bound and truth have head, plateau and tail, by setting (Fig. 6)."""
+    """Return whether bound and truth have head, plateau and tail, by setting (ribbons, Fig. 6)."""
     n = item["regime_samples"]
     numbers = item["regime_settings"]
     # Between λ₁/λn = e and e^20.

@@ -154,7 +154,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _diagrams(item: kit.Item) -> dict[str, Any]:
-    """Return the dimensions on all grids, and the grids (Fig. 8)."""
+    """Return the dimensions on all grids, and the grids (Fig. 8 of [ribbons])."""
     n = item["samples"]
     steps = np.unique(np.round(np.geomspace(1, 1e5, item["times"])))
     slopes = np.linspace(0.02, 1.0, item["slopes"])

@@ -234,7 +234,7 @@ def _train(item: kit.Item) -> np.ndarray:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the kernels' spectra and the manifolds' spectra."""
+    """Draw the spectra of several kernels and of the manifolds they train along."""
     figure, (left, right) = kit.new_figure(1, 2, width="full", ratio=0.75)
     index = np.arange(1, len(result.together) + 1)
     for color, name, kernel, single in zip(

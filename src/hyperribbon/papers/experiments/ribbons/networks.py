@@ -118,7 +118,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Predict the ribbon of wide networks from their kernel, and train them."""
+    """Predict the ribbon of wide networks from their kernel, and train those networks."""
     tasks = [(name, "MLP", steps) for name in config.sets for steps in config.steps]
     others = [kind for kind in config.kinds if kind != "MLP"]
     tasks += [(config.images, kind, max(config.steps)) for kind in others]

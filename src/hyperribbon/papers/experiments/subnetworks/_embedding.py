@@ -16,7 +16,7 @@ from hyperribbon.papers.experiments.subnetworks import _runs
 def hidden_embedding(
     config: _runs.TrainingConfig, context: Context, points: int
 ) -> list[dict[str, np.ndarray]]:
-    """Return position (points, 2), labels, neighbour_accuracy and within for every run."""
+    """Return every run's embedding of the hidden layer: position, labels, accuracy and within."""
     items = [{**run, "points": points} for run in _runs.train_runs(config, context)]
     return context.shared_map(_embed, items, "t-SNE")
 

@@ -15,7 +15,7 @@ from hyperribbon.subnetworks import evaluate_states, layer_criticality, layer_of
 def layer_measurements(
     config: _runs.TrainingConfig, context: Context, draws: int, **changes: Any
 ) -> dict[str, Any]:
-    """Return test accuracies: baseline (seeds,), and per layer (seeds, layers).
+    """Return accuracies layer by layer: baseline (seeds,), and per layer (seeds, layers).
 
     Keys: "baseline", "reinitialized", "drop", "drop_stderr", "rerandomized" (seeds, layers),
     and "worst_class", the lowest share of a class that is still recognised with the layer

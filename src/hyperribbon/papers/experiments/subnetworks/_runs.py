@@ -98,7 +98,7 @@ class Run(Frozen):
     trajectory: Trajectory  # weights after every epoch
 
     def at_epoch(self, epoch: int) -> dict[str, torch.Tensor]:
-        """Return the state of a shared training run after an epoch; 0 is the start."""
+        """Return the state of a training run of [subnetworks] after an epoch; 0 is the start."""
         return self.trajectory.weights(int(np.abs(self.trajectory.epochs - epoch).argmin()))
 
 
@@ -114,7 +114,7 @@ class OfRuns(Frozen):
 
 
 def origin(config: TrainingConfig) -> dict[str, Any]:
-    """Return the fields of `OfRuns`; full means the paper's data, network, start and epochs."""
+    """Return the fields of `OfRuns`; full means runs with the paper's data, network and epochs."""
     images = config.limit or {"mnist": 60_000, "mnist5k": 4_000}[config.data]
     source = f"{config.seeds} seed{'s' if config.seeds > 1 else ''}, {images:,} MNIST digits"
     open_settings = {"lr": config.lr, "momentum": config.momentum, "seeds": config.seeds}
@@ -132,12 +132,12 @@ def run_items(config: TrainingConfig, context: Context, **changes: Any) -> list[
 
 
 def train_runs(config: TrainingConfig, context: Context, **changes: Any) -> list[dict[str, Any]]:
-    """Train every seed unless that is done; return items for `load_run` in any process."""
+    """Train the runs of every seed unless done; return items for `load_run` in any process."""
     return train_items(run_items(config, context, **changes), context)
 
 
 def train_items(items: list[dict[str, Any]], context: Context) -> list[dict[str, Any]]:
-    """Train what the items say, side by side, unless that is done."""
+    """Train the runs that the items name, side by side, unless that is done."""
     folders = context.shared_folders(_train, items, "training")
     return [{**item, "folder": str(folder)} for item, folder in zip(items, folders, strict=True)]
 
@@ -152,7 +152,7 @@ def load_run(item: Item) -> Run:
 
 
 def train_data(item: Item, limit: int | None = None) -> LabelledData:
-    """Return the training images of a recorded run, or a fixed sub-sample of them."""
+    """Return the training images of a run, or a fixed sub-sample of them."""
     data = _data(item["data"], "train", item["limit"])
     if limit is None or limit >= len(data.targets):
         return data
@@ -162,12 +162,12 @@ def train_data(item: Item, limit: int | None = None) -> LabelledData:
 
 
 def test_data(item: Item) -> LabelledData:
-    """Return the test images of a recorded run."""
+    """Return the test images of a run."""
     return _data(item["data"], "test", 0)
 
 
 def fresh_model(item: Item, seed: int) -> nn.Module:
-    """Return the architecture with weights drawn anew from the same initialiser."""
+    """Return the runs' architecture with weights drawn anew from the same initialiser."""
     return mlp(item["widths"], "relu", seed, init=item["init"])
 
 
@@ -197,7 +197,7 @@ def _data(name: str, split: str, limit: int) -> LabelledData:
 
 
 def mean_and_error(values: Any) -> tuple[Any, Any]:
-    """Return mean and standard error over the first axis (seeds); the error of one seed is 0."""
+    """Return mean and standard error over runs (seeds, first axis); 0 for the error of one."""
     array = np.asarray(values, dtype=float)
     count = len(array)
     error = array.std(0, ddof=1) / np.sqrt(count) if count > 1 else np.zeros(array.shape[1:])
@@ -205,7 +205,7 @@ def mean_and_error(values: Any) -> tuple[Any, Any]:
 
 
 def draw_band(axis: Axes, x: np.ndarray, values: np.ndarray, **style: Any) -> None:
-    """Draw the mean over seeds (first axis) with the range of the seeds."""
+    """Draw the mean over runs (seeds, first axis) with their range."""
     mean, _ = mean_and_error(values)
     (line,) = axis.plot(x, mean, **style)
     if len(values) > 1:
@@ -216,7 +216,7 @@ def draw_band(axis: Axes, x: np.ndarray, values: np.ndarray, **style: Any) -> No
 def draw_layer_bars(
     axis: Axes, values: np.ndarray, *, color: str, baseline: float, ylabel: str = "test accuracy"
 ) -> None:
-    """Draw one bar for each layer, with a point for each seed, beside the trained network's."""
+    """Draw one bar per layer, with a point for each run, beside the trained network's."""
     mean, _ = mean_and_error(values)
     layers = np.arange(1, len(mean) + 1)
     axis.bar(layers, mean, color=color, alpha=0.6, width=0.6)

@@ -66,7 +66,7 @@ class Curves(_runs.OfRuns):
     outputs: str  # outputs of the matrix
 
     def at(self, column: str, curve: str, share: float) -> np.ndarray:
-        """Return a summary of every run at the measured share nearest to the one wanted."""
+        """Return every run's summary of Fisher spectra at the measured share nearest to one."""
         position = int(np.argmin(np.abs(self.fractions[curve] - share)))
         return self.columns[column][curve][:, position]
 
@@ -75,14 +75,14 @@ class Curves(_runs.OfRuns):
         _runs.draw_band(axis, self.fractions[curve], self.columns[column][curve], ms=3, **style)
 
     def relative(self, column: str, curve: str, share: float) -> np.ndarray:
-        """Return the relative change of a summary from the trained network to a share."""
+        """Return the relative change of spectra's summary from the trained network to a share."""
         return self.at(column, curve, share) / self.at(column, curve, 0.0) - 1
 
 
 def measure_curves(
     config: SpectralConfig, context: kit.Context, curves: Sequence[str], columns: Sequence[str]
 ) -> Curves:
-    """Measure the summaries of every run along the curves of a figure."""
+    """Measure summaries of every run's Fisher spectra along the curves of a figure."""
     runs = _runs.train_runs(config, context)
     fractions = {curve: _fractions_of(config, curve.split("-")[1]) for curve in curves}
     origin, measured = _runs.origin(config), {}
@@ -114,7 +114,7 @@ def logarithmic_shares(axis: Axes) -> None:
 
 
 def _fractions_of(config: SpectralConfig, order: str) -> list[float]:
-    """Return the shares of the weights at which a curve is measured, 0 and 1 among them."""
+    """Return the shares of weights at which a curve of spectra is measured, 0 and 1 among them."""
     fractions = _FRACTIONS[order]
     return sorted({*fractions[:: config.stride], fractions[-1]})
 
@@ -130,7 +130,7 @@ def point(
     centre: bool = False,
     epoch: int | None = None,
 ) -> dict[str, Any]:
-    """Return the item of one point; the ends, where the order plays no part, have one name."""
+    """Return the item of one point of a curve of spectra; the ends have one name each."""
     if fraction == 0.0:
         operation = "reinitialize"
     if fraction in (0.0, 1.0):

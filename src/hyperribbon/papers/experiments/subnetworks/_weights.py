@@ -30,7 +30,7 @@ says_printed = partial(
 
 
 def layer_changes(item: kit.Item) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Return the initial and final weights of every layer, flattened."""
+    """Return every layer's initial and final weights, flattened."""
     run = load_run(item)
     return [
         (run.initial[name].flatten().double().numpy(), run.final[name].flatten().double().numpy())
@@ -40,14 +40,14 @@ def layer_changes(item: kit.Item) -> list[tuple[np.ndarray, np.ndarray]]:
 
 
 def change_shares(item: kit.Item) -> np.ndarray:
-    """Return the percentages of all weights in the intervals of Table A.2, by absolute change."""
+    """Return the percentages of weights in Table A.2's intervals, by absolute change."""
     changes = np.concatenate([np.abs(end - start) for start, end in layer_changes(item)])
     edges = SHARE_WIDTH * np.arange(len(PRINTED_SHARES) + 1)
     return 100.0 * np.histogram(changes, edges)[0] / len(changes)
 
 
 def weight_statistics(item: kit.Item) -> dict[str, np.ndarray]:
-    """Return means, standard deviations and correlation of every layer, (layers,) each."""
+    """Return every layer's means, standard deviations and correlation of weights, (layers,)."""
     pairs = layer_changes(item)
     return {
         "initial_mean": np.array([start.mean() for start, _ in pairs]),

@@ -221,7 +221,7 @@ class Result(_runs.OfRuns):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Measure every state of every run in every setting of the grid."""
+    """Measure every state of every run in every setting of chapter 4's grid."""
     named = {"Gaussian": config.init, "LeCun": "lecun"}
     runs = {name: _runs.train_runs(config, context, init=init) for name, init in named.items()}
     grid = list(product(named, (False, True), config.moments, config.samples))
@@ -259,7 +259,7 @@ def compute(config: Config, context: Context) -> Result:
 
 
 def _states(run: Any, setting: tuple[str, bool, int, int]) -> dict[str, dict[str, Any]]:
-    """Return the points of one run that a setting of the grid needs, by state."""
+    """Return the points of one run that a setting of chapter 4's grid needs, by state."""
     _, centre, epoch, samples = setting
     common = {"samples": samples, "centre": centre}
     make = partial(_spectra.point, run, "reinitialize", **common)
@@ -271,7 +271,7 @@ def _states(run: Any, setting: tuple[str, bool, int, int]) -> dict[str, dict[str
 
 
 def _inside(result: Result, name: str) -> np.ndarray:
-    """Return the share of the measured runs in the band, by setting of the grid."""
+    """Return the share of the measured runs in the band, by setting of chapter 4's grid."""
     band = next(statement.band for _, statement, _ in _JUDGED if statement.name == name)
     values = result.values[name]
     inside = (values >= band.low) & (values <= band.high)
@@ -279,7 +279,7 @@ def _inside(result: Result, name: str) -> np.ndarray:
 
 
 def plot(result: Result) -> Figure:
-    """Draw the map: one row for each setting, one column for each printed statement."""
+    """Draw chapter 4's map: one row per setting, one column per printed statement."""
     shares = np.array([_inside(result, s.name) for _, s, _ in _JUDGED]).T
     means = np.array([result.values[s.name].mean(1) for _, s, _ in _JUDGED]).T
     count = len(means)
@@ -310,7 +310,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Judge every statement over the settings with the printed training."""
+    """Judge every statement of chapter 4 over the settings with the printed training."""
     as_printed = result.epochs == result.printed
     measured = {}
     for _, statement, _ in _JUDGED:

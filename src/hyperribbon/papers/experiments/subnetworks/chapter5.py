@@ -92,7 +92,7 @@ class Result(_runs.OfRuns):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Measure the fields, the layers' matrices and the sparsity of every run."""
+    """Measure chapter 5's receptive fields, layers' matrices and sparsity of every run."""
     runs = _runs.train_runs(config, context)
     wanted = {"share": config.share, "fields": config.fields, "samples": config.samples}
     items = [{**run, **wanted, "moments": list(config.moments)} for run in runs]
@@ -131,7 +131,7 @@ def _measure(item: kit.Item) -> dict[str, Any]:
 def _fields(
     item: kit.Item, run: _runs.Run, name: str, criterion: str
 ) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return shown receptive fields, the map of kept pixels, and the fields' relative size."""
+    """Return chapter 5's receptive fields, the map of kept pixels, and the relative sizes."""
     mask = select(
         run.final,
         run.initial,
@@ -161,13 +161,13 @@ def _fields(
 
 
 def _mean_distance(points: np.ndarray) -> float:
-    """Return the mean distance between two pixels of a field."""
+    """Return the mean distance between two pixels of a receptive field (chapter 5)."""
     distances = np.linalg.norm(points[:, None] - points, axis=-1)
     return float(distances[np.triu_indices(len(points), 1)].mean())
 
 
 def _projections(item: kit.Item, run: _runs.Run) -> np.ndarray:
-    """Return each layer's share of test gradients in the leading directions of its block of F."""
+    """Return each layer's share of test gradients in leading directions of its F (chapter 5)."""
     test = _runs.test_data(item)
     network = run.model.double()
     images, labels = test.inputs[: item["samples"]].double(), test.targets[: item["samples"]]
@@ -196,7 +196,7 @@ def _projections(item: kit.Item, run: _runs.Run) -> np.ndarray:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw fields and maps of both criteria, the layers' shares, and sparsity beside T100."""
+    """Draw chapter 5's fields and maps, the layers' shares, and sparsity beside T100."""
     count = len(result.shown["magnitude"])
     figure = kit.Figure(figsize=(7.2, 5.2), layout="constrained")
     above, below = np.asarray(figure.subfigures(2, 1, height_ratios=(1.0, 1.1)))
@@ -228,7 +228,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure locality, agreement of the fields, projections, and sparsity beside anisotropy."""
+    """Measure chapter 5's locality, agreement of fields, projections, sparsity and anisotropy."""
     pairs = zip(result.maps["magnitude"], result.maps["change"], strict=True)
     along = zip(result.sparsity, result.t100, strict=True)
     by_layer = ", ".join(f"{value:.2f}" for value in result.projections.mean(0))

@@ -94,7 +94,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the critical first layer, the robust last ones, and the printed accuracy."""
+    """Measure the critical first layer, the robust last ones, and the accuracy (Fig. 3.2)."""
     drops = result.baseline[:, None] - result.reinitialized
 
     def spread(layer: int) -> str:

@@ -78,7 +78,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Train every network with and without the penalty at every step."""
+    """Train every network with and without the gradient penalty, at every step."""
     seeds = [derive_seed(context.seed, "network", number) for number in range(config.seeds)]
     items = [{**vars(config), "seed": seed} for seed in seeds]
     measured = context.map(_train_all, items, "gradient penalties")
@@ -129,7 +129,7 @@ def _train_all(item: kit.Item) -> dict[str, Any]:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the distances from descent with the large step, and the sharpness by step."""
+    """Draw how far the gradient penalty is from descent with the large step, and the sharpness."""
     figure, (left, right) = kit.new_figure(1, 2, width="full", ratio=0.75)
     for row in result.distance:
         left.plot([0, 1], row, "o-", color="0.6", ms=3)
@@ -149,7 +149,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure how well the penalty replaces the step, and the sharpness it leaves."""
+    """Measure how well the gradient penalty replaces the step, and the sharpness it leaves."""
     ratios = result.sharpness[:, 1] / result.sharpness[:, 0]
     plain, penalised = result.loss.mean((0, 2))
     return {

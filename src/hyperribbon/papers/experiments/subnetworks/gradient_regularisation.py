@@ -81,7 +81,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Run descent with every step and momentum beside the flows of four losses."""
+    """Run descent beside the flows of four losses with implicit gradient regularisation."""
     base = {**vars(config), "seed": context.seed}
     items = [
         {**base, "step": config.steps * (1 - momentum) / 2**halving, "momentum": momentum}
@@ -102,7 +102,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _errors(item: kit.Item) -> np.ndarray:
-    """Return the distance of descent from each flow; `step` is the effective step."""
+    """Return how far descent is from each regularised flow; `step` is the effective step."""
     start, gradient, hessian_product = _problem(item)
     momentum = item["momentum"]
     rate = item["step"] * (1 - momentum)
@@ -124,7 +124,7 @@ def _errors(item: kit.Item) -> np.ndarray:
 def _problem(
     item: kit.Item,
 ) -> tuple[np.ndarray, Callable[..., np.ndarray], Callable[..., np.ndarray]]:
-    """Return start, gradient and Hessian product of a small tanh network's squared error."""
+    """Return start, gradient and Hessian product of a small tanh network to regularise."""
     rng = numpy_generator(item["seed"], "regression")
     hidden, count = item["hidden"], item["samples"]
     inputs = np.hstack([rng.standard_normal((count, 2)), np.ones((count, 1))])

@@ -106,7 +106,7 @@ class Result(kit.Frozen):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Draw networks of every width and activation, and predict."""
+    """Draw networks of every width and activation, and predict them by mean-field theory."""
     items = [
         {
             **vars(config),
@@ -143,7 +143,7 @@ def _statistics(item: kit.Item) -> np.ndarray:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the three statistics against the width, measured and predicted."""
+    """Draw the three mean-field statistics against the width, measured and predicted."""
     figure, axes = kit.new_figure(1, 3, width="full", ratio=1.0)
     labels = (r"mean eigenvalue", r"$\sum\lambda^2/P$", r"mean of the $C$ leading ones")
     for column, (axis, label) in enumerate(zip(axes, labels, strict=True)):

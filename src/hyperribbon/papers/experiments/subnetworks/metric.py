@@ -166,7 +166,7 @@ def _matrices(
 
 
 def _overlap(first: torch.Tensor, second: torch.Tensor) -> tuple[np.ndarray, np.ndarray, float]:
-    """Return the leading eigenvalues of two Fisher or Hessian matrices and the spaces' overlap."""
+    """Return eigenvalues of Fisher metric and Hessian, and the overlap of their leading spaces."""
     (a, v), (b, w) = (torch.linalg.eigh(matrix) for matrix in (first, second))
     cosines = v[:, -_LEADING:].T @ w[:, -_LEADING:]
     values = [one[-_LEADING:].flip(0).numpy() for one in (a, b)]
@@ -201,7 +201,7 @@ def _expansions(item: kit.Item, model: nn.Module, inputs: torch.Tensor) -> dict[
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the errors of both expansions, and the eigenvalues of both matrices."""
+    """Draw the errors of both expansions in the Fisher metric, and both matrices' eigenvalues."""
     figure, (left, right) = kit.new_figure(1, 2, width="full", ratio=0.75)
     for color, errors, label in (
         (kit.COLORS[0], result.divergence, "divergence, Eq. (4.4)"),
@@ -223,7 +223,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the orders of the expansions and how near F is to the Hessian."""
+    """Measure the orders of the expansions and how near the Fisher metric is to the Hessian."""
     logs = np.log(result.lengths)
 
     def slopes(errors: np.ndarray) -> list[float]:

@@ -128,7 +128,7 @@ def _iterate(
     goal: float,
     most: int,
 ) -> list[float]:
-    """Descend from zero along −direction() until the loss reaches a goal; return the losses."""
+    """Descend by the natural or another gradient until the loss reaches a goal; return losses."""
     with torch.no_grad():
         model.weight.zero_()
     losses = []
@@ -143,7 +143,7 @@ def _iterate(
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the updates by condition number, and both descents on the worst problem."""
+    """Draw natural-gradient updates by condition number, and both descents on the worst problem."""
     figure, (left, right) = kit.new_figure(1, 2, width="full", ratio=0.75)
     for color, counts, label in (
         (kit.COLORS[0], result.gradient, "gradient descent"),

@@ -97,7 +97,7 @@ class Result(Frozen):
 
 
 def compute(config: Config, context: Context) -> Result:
-    """Run the chains of every seed, and measure the noise of the batch sizes."""
+    """Run the chains whose stationary law is compared, and measure the noise of the batch sizes."""
     seeds = [derive_seed(context.seed, "chains", number) for number in range(config.seeds)]
     measured = context.map(_run, [{**vars(config), "seed": s} for s in seeds], "chains")
     middle = (_EDGES[1:] + _EDGES[:-1]) / 2
@@ -132,7 +132,7 @@ def _run(item: Item) -> dict[str, Any]:
 
 
 def _batch_variances(item: Item, rng: np.random.Generator) -> np.ndarray:
-    """Return the total variance of mini-batch gradients of a linear regression, by batch size."""
+    """Return the mini-batch gradient variance of the stationary law's regression, by batch size."""
     inputs = rng.standard_normal((500, 5)) * np.arange(1, 6)
     targets = inputs.sum(1) + rng.standard_normal(500)
     gradients = (inputs @ np.full(5, 0.8) - targets)[:, None] * inputs
@@ -145,7 +145,7 @@ def _batch_variances(item: Item, rng: np.random.Generator) -> np.ndarray:
 
 
 def _anisotropic(item: Item, rng: np.random.Generator) -> np.ndarray:
-    """Return the covariance of SGD's weights in a quadratic well with anisotropic noise."""
+    """Return the stationary covariance of SGD in a quadratic well with anisotropic noise."""
     step = item["steps"][0]
     factor = np.linalg.cholesky(_scaled_noise(step, item["beta"]))
     theta = np.zeros((item["chains"], 2))
@@ -156,17 +156,17 @@ def _anisotropic(item: Item, rng: np.random.Generator) -> np.ndarray:
 
 
 def _scaled_noise(step: float, beta: float) -> np.ndarray:
-    """Return Σ/b whose mean over directions is the noise at inverse temperature β."""
+    """Return Σ/b whose mean is the stationary law's noise at inverse temperature β."""
     return _NOISE * 2 / (step * beta) / (np.trace(_NOISE) / 2)
 
 
 def _distances(result: Result) -> np.ndarray:
-    """Return the total variation distances between histograms and law, (seeds, h)."""
+    """Return total variation distances of histograms from the stationary law, (seeds, h)."""
     return np.abs(result.histograms - result.law).sum(-1) / 2
 
 
 def plot(result: Result) -> Figure:
-    """Draw noise by batch size, the weights beside the law, and the covariances as ellipses."""
+    """Draw noise by batch size, weights beside the stationary law, covariances as ellipses."""
     figure, (left, middle, right) = new_figure(1, 3, width="full", ratio=1.0)
     mean = result.variances.mean(0)
     left.loglog(result.batches, mean, "o", color=COLORS[0], label="measured")
@@ -194,7 +194,7 @@ def plot(result: Result) -> Figure:
 
 
 def measure(result: Result) -> Measurements:
-    """Measure the noise's power, the distance from the law, and what anisotropy changes."""
+    """Measure the noise's power, the distance from the stationary law, and anisotropy's effect."""
     logs = np.log(result.batches)
     slopes = [np.polyfit(logs, np.log(row), 1)[0] for row in result.variances]
     distances = _distances(result)

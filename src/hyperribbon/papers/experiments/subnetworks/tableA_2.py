@@ -11,7 +11,7 @@ TITLE = "Shares of the weights by absolute change"
 
 
 def _intervals() -> list[tuple[int, float, float, float]]:
-    """Return number, ends and printed percentage of the intervals that hold most of the weights."""
+    """Return number, ends and printed percentage of the intervals with most weights (Table A.2)."""
     width, printed = _weights.SHARE_WIDTH, _weights.PRINTED_SHARES
     count = len(_weights.SHARE_TOLERANCES)
     return [(i, i * width, (i + 1) * width, printed[i]) for i in range(count)]

@@ -105,7 +105,7 @@ class _Wide(nn.Module):
 
 
 def compute(config: Config, context: kit.Context) -> Result:
-    """Train networks of every width, from several starts, on every data set."""
+    """Train networks of every width and take their tangent kernels, on every data set."""
     seeds = [derive_seed(context.seed, "data", number) for number in range(config.seeds)]
     items = [
         {**vars(config), "seed": seed, "width": width} for seed in seeds for width in config.widths

@@ -193,7 +193,7 @@ def _train(network: nn.Module, item: kit.Item, data: Any) -> None:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw accuracy against the share kept, one panel for each criterion."""
+    """Draw the tickets' accuracy against the share kept, one panel per criterion."""
     figure, axes = kit.new_figure(1, 2, width="full", ratio=0.75, sharey=True)
     for axis, criterion in zip(axes, _CRITERIA, strict=True):
         for color, values, label in (
@@ -213,7 +213,7 @@ def plot(result: Result) -> kit.Figure:
 
 
 def measure(result: Result) -> kit.Measurements:
-    """Measure the lottery-ticket hypothesis by magnitude, and compare the two criteria."""
+    """Measure lottery tickets by magnitude, and compare the two criteria."""
     sparse = int(np.argmin(np.abs(result.kept - 0.1)))
     ticket, controls = result.ticket["magnitude"], result.reinitialized["magnitude"]
     trains = np.flatnonzero((controls.min(0) > _CHANCE) & (result.kept < 1))

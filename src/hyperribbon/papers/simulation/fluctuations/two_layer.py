@@ -66,7 +66,7 @@ def descend_two_layer(
     tol: float = 1e-10,
     max_steps: int = 1_000_000,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights (W1, W2) where simulated full-batch gradient descent ends.
+    """Return two-layer weights (W1, W2) where simulated full-batch gradient descent ends.
 
     Args:
         X: Inputs (N_i×P), samples as columns.
@@ -133,7 +133,7 @@ def simulate_two_layer(
     burn_in: int | None = None,
     seed: int = 0,
 ) -> TwoLayerEnsemble:
-    """Return the weights of simulated chains of SGD on ‖Y − W₂W₁X‖²/(2P), all from (W1, W2).
+    """Return the weights of simulated two-layer chains of SGD on ‖Y − W₂W₁X‖²/(2P).
 
     `dynamics="flow"` integrates the nonlinear stochastic gradient flow instead, Euler–Maruyama with
     dt = λ, its noise Gaussian with the exact covariance of a minibatch at the current weights.
@@ -225,13 +225,13 @@ def _relaxation_steps(X: np.ndarray, W1: np.ndarray, W2: np.ndarray, lr: float) 
 
 
 def _stack(first: np.ndarray, W1: Any, second: np.ndarray, W2: Any) -> np.ndarray:
-    """Return (vec(first − W1), vec(second − W2)) of every simulated chain, columns stacked."""
+    """Return (vec(first − W1), vec(second − W2)) of simulated two-layer chains."""
     parts = [first - W1, second - W2]
     return np.hstack([part.transpose(0, 2, 1).reshape(len(part), -1) for part in parts])
 
 
 def _minibatch_gradient(inputs: np.ndarray, targets: np.ndarray, batches) -> _Gradient:
-    """Return w = W₂W₁ ↦ Σyx − wΣxx of the next minibatch of each chain, (chains, N_o, N_i)."""
+    """Return w = W₂W₁ ↦ Σyx − wΣxx of two-layer chains' minibatches, (chains, N_o, N_i)."""
 
     def gradient(product: np.ndarray) -> np.ndarray:
         indices = next(batches)
@@ -245,7 +245,7 @@ def _minibatch_gradient(inputs: np.ndarray, targets: np.ndarray, batches) -> _Gr
 def _langevin_gradient(
     inputs: np.ndarray, targets: np.ndarray, batch_size: int, rng: np.random.Generator
 ) -> _Gradient:
-    """Return w = W₂W₁ ↦ Σyx − wΣxx plus Gaussian noise with the covariance of a minibatch."""
+    """Return w = W₂W₁ ↦ Σyx − wΣxx plus Gaussian noise like a minibatch's, for two-layer chains."""
     samples = len(inputs)
     scale = np.float32(1 / math.sqrt(batch_size * samples))
     Sxx, Syx = inputs.T @ inputs / samples, targets.T @ inputs / samples

@@ -28,7 +28,7 @@ def fixed_problem(item: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray, Ribb
 
 
 def moments_of_training(item: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Train a batch of linear models and sum up the points of their trajectories.
+    """Simulate trajectories: train a batch of linear models and sum up their points.
 
     Args:
         item: samples, dimensions, slope, sigma_star, sigma_w, alpha, steps (training times to

@@ -94,7 +94,7 @@ class Scattering(nn.Module):
 
     @property
     def paths(self) -> list[tuple[tuple[int, int], ...]]:
-        """The (scale, angle) pairs of every coefficient: (), ((j1, θ1),), ((j1, θ1), (j2, θ2))."""
+        """The (scale, angle) pairs of every scattering coefficient: none, one, or two of them."""
         single = [(j, angle) for j in range(self.scales) for angle in range(self.angles)]
         paths: list[tuple[tuple[int, int], ...]] = [(), *[(one,) for one in single]]
         if self.layers == 2:
@@ -125,7 +125,7 @@ class Scattering(nn.Module):
         return torch.fft.ifft2(spectrum.unsqueeze(-3) * self.wavelets[j]).abs()
 
     def _smooth(self, signal: torch.Tensor) -> torch.Tensor:
-        """Return x ⋆ φ every 2^J pixels of the image; φ is a product of two Gaussians."""
+        """Return scattering's x ⋆ φ every 2^J pixels; φ is a product of two Gaussians."""
         return self.rows @ signal @ self.columns.T
 
 

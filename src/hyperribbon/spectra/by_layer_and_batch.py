@@ -50,16 +50,16 @@ class BatchSharpness(Result, plot="plot_batch_sharpness"):
 
     @property
     def mean(self) -> float:
-        """Mean of the sharpness taken batch by batch."""
+        """Mean of the sharpness by batch."""
         return float(self.values.mean())
 
     @property
     def stderr(self) -> float:
-        """Standard error of the mean of the sharpness taken batch by batch."""
+        """Standard error of the mean of the sharpness by batch."""
         return float(self.values.std(ddof=1) / len(self.values) ** 0.5)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the sharpness batch by batch with its residual, one row each."""
+        """Return the sharpness by batch with its residual, one row each."""
         return frame({"sharpness": self.values, "residual": self.residuals}, "batch")
 
     def _headline(self) -> str:
@@ -91,7 +91,7 @@ class LayerCurvature(Result, plot="plot_layer_curvature"):
     stderrs: Float[np.ndarray, "L"]
 
     def to_frame(self) -> pd.DataFrame:
-        """Return curvature layer by layer: parameters, trace and eigenvalues, one row each."""
+        """Return curvature by layer: parameters, trace and eigenvalues, one row each."""
         own = {"layer": list(self.layers), "parameters": self.parameters.astype(int)}
         own |= {"trace": self.traces, "trace_stderr": self.stderrs}
         each = {f"eigenvalue {i + 1}": c for i, c in enumerate(self.eigenvalues.T)}
@@ -120,7 +120,7 @@ def batch_sharpness(
     folder: str | Path | None = None,
     seed: int = 0,
 ) -> BatchSharpness:
-    """Measure how the sharpness varies from mini-batch to mini-batch.
+    """Measure sharpness by batch: how it varies from mini-batch to mini-batch.
 
     Disjoint mini-batches are drawn at random, as an epoch has them, and the largest eigenvalue of
     the Hessian of each one's loss is computed. It is convex in the Hessian, so on average it is at
@@ -195,7 +195,7 @@ def layer_curvature(
     folder: str | Path | None = None,
     seed: int = 0,
 ) -> LayerCurvature:
-    """Return leading eigenvalues and trace of every layer's diagonal block.
+    """Return curvature by layer: leading eigenvalues and trace of every diagonal block.
 
     Args:
         op: `hr.Hessian`, `hr.GGN` or another operator of a model.
