@@ -18,7 +18,7 @@ FAULTS = [
     (
         "operators.linear_operator:LinearOperator.__init__",
         ValueError,
-        "hyperribbon.operators.algebra.Rescaled",
+        "hyperribbon.operators.restriction_and_rescaling.Rescaled",
     ),
     ("spectra.eigensolvers:_capacity", IndexError, "hyperribbon.spectra.eigensolvers.eigsh"),
     ("spectra.products:Products.__call__", RuntimeError, "hyperribbon.spectra.eigensolvers.eigsh"),

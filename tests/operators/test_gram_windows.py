@@ -6,7 +6,7 @@ from torch import nn
 
 import hyperribbon as hr
 from hyperribbon.operators.gram import GramParts, structured_everywhere
-from hyperribbon.operators.jacobian import _identity
+from hyperribbon.operators.jacobian_and_ntk import _identity
 
 
 class Squares(nn.Module):

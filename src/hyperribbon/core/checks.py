@@ -224,7 +224,7 @@ def _check_unmasked(argument: str, value: Any) -> None:
 
 
 def _on_host(argument: str, value: Any) -> Any:
-    """Return an argument's tensors, in lists too, as arrays on the host."""
+    """Return a checked argument's tensors, in lists too, as arrays on the host."""
     if isinstance(value, list | tuple) and not all(isinstance(v, int | float) for v in value):
         return [_on_host(argument, entry) for entry in value]
     check_readable(argument, value)

@@ -80,7 +80,7 @@ class Streaming:
         return MEMORY if self.memory is None else self.memory
 
     def is_needed(self, count: int) -> bool:
-        """Whether the dense algorithm would exceed the memory limit."""
+        """Whether streaming is needed: the dense algorithm would exceed the memory limit."""
         return _DENSE_COPIES * 8 * count**2 > self.bytes
 
 

@@ -184,7 +184,7 @@ def trajectory_distances(
 
 
 def _circle(cosine: np.ndarray, tau: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the weights of start and end on a geodesic's great circle at τ."""
+    """Return a trajectory's weights of start and end on a geodesic's great circle at τ."""
     theta = np.arccos(np.clip(cosine, -1, 1))
     sine = np.sin(theta)
     near = sine < 1e-8

@@ -75,7 +75,7 @@ def fluctuations(
     memory: float = 2**30,
     seed: int = 0,
 ) -> Fluctuations:
-    """Measure how weights fluctuate under your optimiser, and how flat the loss is along that.
+    """Measure fluctuations of the weights under your optimiser, and how flat the loss is there.
 
     Training continues on a copy of the model and the optimiser, with their states and at constant
     learning rate; yours are not changed. The weights of every step are kept in memory, in full or,

@@ -81,7 +81,7 @@ class WeightCovariance(Result):
     principal: bool = True
 
     def to_frame(self) -> pd.DataFrame:
-        """Return variance and autocorrelation time, one row per principal mode."""
+        """Return the weights' variance and autocorrelation time, one row per principal mode."""
         times = self.times if len(self.times) else None
         return frame({"variance": self.eigenvalues, "autocorrelation_time": times}, "mode")
 

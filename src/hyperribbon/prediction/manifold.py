@@ -204,7 +204,7 @@ class ManifoldComparison(Result):
 
     @property
     def uncertainty(self) -> float:
-        r"""Return how far the measured dimensions may lie from the expected ones.
+        r"""Return how far the manifold's measured dimensions may lie from the expected ones.
 
         One dimension, as counts are whole numbers, two standard deviations over sets of runs, and
         the error of the linearisation: it describes the network as long as its kernel changes by
@@ -429,7 +429,7 @@ class _Moments:
 
 
 def _covariance(trajectories: np.ndarray) -> np.ndarray:
-    """Return the covariance of all points of predicted trajectories (runs, T, N)."""
+    """Return the covariance of all points of a predicted manifold's paths (runs, T, N)."""
     moments = _Moments(trajectories.shape[-1])
     for run in trajectories:
         moments.add(run)
@@ -468,7 +468,7 @@ class _Problem:
         self.inputs = [chunk.inputs for chunk in chunks]
 
     def draw(self, networks: int) -> Iterator[nn.Module]:
-        """Yield newly initialised networks whose training is predicted."""
+        """Yield newly initialised networks whose manifold is predicted."""
         return draw_networks(self.model, networks, self.init, self.seed)
 
     def outputs(self, network: nn.Module) -> torch.Tensor:

@@ -66,7 +66,7 @@ def lightning_callback(recorder: Recorder) -> Callback:
 
 
 def transformers_callback(recorder: Recorder) -> TrainerCallback:
-    """Return a transformers TrainerCallback that records with `recorder`.
+    """Return a callback for transformers' Trainer that records with `recorder`.
 
     The trainer's own checkpoints resume the training (`trainer.train(resume_from_checkpoint=...)`);
     records after the step it resumes from are dropped. The last logged numbers are stored with

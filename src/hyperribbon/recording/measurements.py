@@ -68,7 +68,7 @@ class Measurement:
         return before is None or Cadence.parse(self.every).passed(before, now)
 
     def __call__(self, model: nn.Module) -> dict[str, Any]:
-        """Measure a model: return the metrics by full name."""
+        """Return a measurement of a model: the metrics by full name."""
         value = self.function(model)
         if isinstance(value, Spectrum):
             value = {

@@ -134,7 +134,7 @@ class Trajectory(Result):
     @classmethod
     @validate(folder=checks.path)
     def from_checkpoints(cls, folder: str | Path) -> Trajectory:
-        """Read a folder of checkpoints named by step, such as step-500.safetensors.
+        """Read a trajectory from a folder of checkpoints named by step, step-500.safetensors.
 
         Takes .safetensors, .pt, .pth, .ckpt and .bin files, as Lightning names them
         (epoch=1-step=500.ckpt), and folders such as the checkpoint-500 of transformers' Trainer,

@@ -103,7 +103,7 @@ class PendingRecord:
 
     @property
     def array_bytes(self) -> int:
-        """Size of a pending record's arrays in bytes."""
+        """Size of the arrays of a record waiting for the writer, in bytes."""
         arrays = [*(self.draft.weights or {}).values(), *(self.draft.metrics or {}).values()]
         arrays += [] if self.draft.predictions is None else [self.draft.predictions]
         return sum(int(getattr(array, "nbytes", 8)) for array in arrays)

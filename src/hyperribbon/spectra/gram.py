@@ -16,7 +16,7 @@ from hyperribbon.spectra.rounding import Audit, random_signs, rounded_up
 def gram_spectrum(
     products: Products, k: int, which: str, tol: float, eigenvectors: bool, seed: int
 ) -> Spectrum:
-    """Return eigenpairs of A = FᵀF (P, P) from the eigenpairs (λ, u) of G = FFᵀ (r, r).
+    """Return eigenpairs of A = FᵀF (P, P) from those (λ, u) of the Gram matrix G = FFᵀ (r, r).
 
     The nonzero eigenvalues agree and v = Fᵀu/√λ; the other P − rank eigenvalues are exactly zero.
     Eigenvalues of G below r·ε·λ_max are rounding of zero and are counted as zeros. Eigenvectors of

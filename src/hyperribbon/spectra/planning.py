@@ -85,7 +85,7 @@ class Plan(Result, plot="plot_plan"):
 
     @property
     def best(self) -> Route:
-        """The route `eigsh` takes with method="auto"."""
+        """The planned route that `eigsh` takes with method="auto"."""
         return self.routes[0]
 
     def __str__(self) -> str:

@@ -160,7 +160,7 @@ def _sparing(units: Units, dead: set[int]) -> set[int]:
 
 
 def _resize(model: nn.Module, state: State, argument: str) -> nn.Module:
-    """Return a shrunken copy of a model, with tensors of other sizes."""
+    """Return a copy of a model in shrinking, with tensors of other sizes."""
     result = copy.deepcopy(model)
     own = dict(result.state_dict(keep_vars=True))
     if own.keys() != state.keys():
@@ -186,7 +186,7 @@ def _resize(model: nn.Module, state: State, argument: str) -> nn.Module:
 
 
 def _retie(model: nn.Module, result: nn.Module) -> None:
-    """Share in the shrunken model the tensors that the model's layers share."""
+    """Share after shrinking the tensors that the model's layers share."""
     first: dict[int, str] = {}
     for name, tensor in model.named_parameters(remove_duplicate=False):
         source = first.setdefault(id(tensor), name)
@@ -196,7 +196,7 @@ def _retie(model: nn.Module, result: nn.Module) -> None:
 
 
 def _describe(layer: nn.Module) -> None:
-    """Let a shrunken layer's sizes be those of its tensors."""
+    """Let a layer's sizes after shrinking be those of its tensors."""
     weight: Any = getattr(layer, "weight", None)
     if isinstance(layer, nn.Linear):
         layer.out_features, layer.in_features = weight.shape

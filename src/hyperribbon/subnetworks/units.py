@@ -297,7 +297,7 @@ class _Finder:
         return getattr(self._model.get_submodule(owner), own)
 
     def units(self) -> Units:
-        """Return the channels, neurons and heads that tracing found."""
+        """Return the units (channels, neurons, heads) that tracing found."""
         axes = []
         for name, labels in self._axes.values():
             if name in self._direct:

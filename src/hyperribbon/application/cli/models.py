@@ -168,7 +168,7 @@ def prune_model(
         Path | None, typer.Option(help="Also write the pruned weights, as .safetensors.")
     ] = None,
 ) -> None:
-    """Find how much can be pruned within a tolerance, and write the pruned network.
+    """Find how much of a model can be pruned within a tolerance, and write the pruned network.
 
     The data should be held out: the factory's, or those of --data. With --granularity
     channel, head or unit the file holds a smaller network, which
@@ -294,7 +294,7 @@ def compare_models(
         typer.Option(help="Folder for the table and report.html; or an .html file for the page."),
     ] = None,
 ) -> None:
-    """Compare the curvature of two checkpoints on the same samples.
+    """Compare the curvature of two models' checkpoints on the same samples.
 
     Example: `hyperribbon compare mymodel.py:make first.safetensors second.safetensors`, or
     `hyperribbon compare first-inspection second-inspection`.
@@ -364,7 +364,7 @@ def plan_model(
     mode: Mode = "eval",
     data: Data = None,
 ) -> None:
-    """Estimate time and memory for the top-k eigenpairs.
+    """Estimate time and memory for the top-k eigenpairs of a model.
 
     Example: `hyperribbon plan mymodel:make --operator ggn --k 50`
     """

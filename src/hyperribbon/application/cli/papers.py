@@ -249,7 +249,7 @@ class _ConsoleProgress:
         self._printed = time.monotonic()
 
     def start(self, label: str, total: int) -> TaskID:
-        """Start a task of an experiment on the terminal."""
+        """Start a task of a paper's experiment on the terminal."""
         return self.bars.add_task(label, total=total)
 
     def advance(self, handle: TaskID, count: int = 1) -> None:
@@ -263,7 +263,7 @@ class _ConsoleProgress:
                 self.bars.console.print(line, markup=False)
 
     def finish(self, handle: TaskID) -> None:
-        """Remove a finished task of an experiment."""
+        """Remove a finished task of a paper's experiment."""
         self.bars.remove_task(handle)
 
 
@@ -302,7 +302,7 @@ def _describe_scale(claims: list[Claim]) -> str:
 
 
 def _count_verdicts(claims: list[Claim]) -> str:
-    """Summarize the verdicts by the origin of the expected interval."""
+    """Summarize the verdicts on a paper by the origin of the expected interval."""
     ours = [claim for claim in claims if not claim.on_the_paper]
     rows = []
     for origin in dict.fromkeys((*ORIGINS, *(claim.expected.origin for claim in claims))):

@@ -71,7 +71,7 @@ class Anisotropy(Result):
     means: torch.Tensor | None = None
 
     def to_frame(self) -> pd.DataFrame:
-        """Return the eigenvalues, with effective ranks and kurtoses of eigenvectors if known."""
+        """Return anisotropy as a table: eigenvalues, with effective ranks and kurtoses if known."""
         own = {"effective_rank": self.effective_ranks, "kurtosis": self.kurtoses}
         return frame({"eigenvalue": self.eigenvalues} | own, "number")
 

@@ -54,7 +54,7 @@ def is_classification(subject: Subject) -> bool:
 
 
 def is_ignored(subject: Subject, targets: torch.Tensor) -> torch.Tensor:
-    """Return which labels the evaluation of a loss ignores."""
+    """Return which labels the evaluating of a loss ignores."""
     return targets == subject.risk.criterion.ignore_index
 
 

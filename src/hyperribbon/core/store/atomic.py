@@ -31,7 +31,7 @@ _LARGEST_JSON = 2**28
 
 @contextmanager
 def writing(path: Path) -> Generator[Path]:
-    """Yield a temporary path in the same folder that replaces `path` when the block succeeds.
+    """Yield a temporary path for an atomic write: it replaces `path` when the block succeeds.
 
     When the block has ended the file and its name are on disk. A process that dies inside leaves
     the temporary file behind for `clear_leftovers`. What is written to a device or a pipe, such as
@@ -74,7 +74,7 @@ def _is_special(path: Path) -> bool:
 
 
 def _write_through(path: Path, content: bytes) -> None:
-    """Append to a device or a pipe; a pipe that nobody reads is an error, not a wait."""
+    """Write without atomic replacement to a device or a pipe; one that nobody reads is an error."""
     handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK)
     os.set_blocking(handle, True)
     with open(handle, "wb") as file:

@@ -156,7 +156,7 @@ Parts = Callable[[str], Iterable[torch.Tensor]]
 
 
 def _compare(found: Block, shifted: Shifted, precision: torch.dtype, order: str) -> None:
-    """Raise when a derivative differs from central differences at every step size."""
+    """Raise when a derivative's verification fails: central differences disagree at every step."""
     steps = _STEPS if precision == torch.float64 else _COARSE_STEPS
     close = agreement(next(iter(found.values())).dtype)
     if precision != torch.float64:

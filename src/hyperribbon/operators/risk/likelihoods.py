@@ -168,7 +168,7 @@ class Gaussian(Likelihood):
         self.is_constant = not callable(variance)
 
     def information(self, outputs: torch.Tensor, inputs: Any, block: torch.Tensor) -> torch.Tensor:
-        """Return the Gaussian information Σ⁻¹u, or SΣ⁻¹S u with the softmax Jacobian S."""
+        """Return the Gaussian likelihood's Σ⁻¹u, or SΣ⁻¹S u with the softmax Jacobian S."""
         factor = self._factor(outputs, inputs)
         inner = _rows(self._through_softmax(outputs, wide(block)))
         solved = _solve_both(factor, inner).reshape(block.shape)
@@ -195,7 +195,7 @@ class Gaussian(Likelihood):
     def draw_scores(
         self, outputs: torch.Tensor, inputs: Any, samples: int, seed: tuple[int, int]
     ) -> torch.Tensor:
-        """Return −L⁻ᵀz of standard normal z, which is Σ⁻¹(f − y) of drawn y."""
+        """Return the Gaussian likelihood's −L⁻ᵀz of standard normal z: Σ⁻¹(f − y) of drawn y."""
         normal = draw(torch.randn, seed, samples, outputs.shape)
         return self._whiten(outputs, inputs, normal.to(wide(outputs)))
 
@@ -256,7 +256,7 @@ def _solve(factor: torch.Tensor, block: torch.Tensor, *, transposed: bool) -> to
 
 
 def _solve_both(factor: torch.Tensor, block: torch.Tensor) -> torch.Tensor:
-    """Return Σ⁻¹u = L⁻ᵀL⁻¹u for a block u (k, n, D)."""
+    """Return a Gaussian likelihood's Σ⁻¹u = L⁻ᵀL⁻¹u for a block u (k, n, D)."""
     return _solve(factor, _solve(factor, block, transposed=False), transposed=True)
 
 

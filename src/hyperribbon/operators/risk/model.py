@@ -192,7 +192,7 @@ class ModelFunction:
             return torch.zeros_like(outputs) if along is None else along.detach()
 
     def reaches_outside(self, nodes: Nodes) -> list[str]:
-        """Return the user's own parameters that a graph depends on, around the private copy."""
+        """Return the user's parameters that a model function's graph reaches around the copy."""
         reached = (id(leaf) for leaf in graph_leaves(nodes))
         return [self._theirs[leaf] for leaf in reached if leaf in self._theirs]
 

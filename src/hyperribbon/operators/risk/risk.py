@@ -488,7 +488,7 @@ class Risk:
         return self.processes.sum(total) / self.amount
 
     def flatten(self, sums: Sequence[GradientSums], columns: int) -> torch.Tensor:
-        """Return summed gradients as coordinates (P, columns); zeros without any samples."""
+        """Return the risk's summed gradients as coordinates (P, columns); zeros without samples."""
         if not sums[0].named:
             shape = (self.space.dimension, columns)
             return torch.zeros(shape, dtype=self.dtype, device=self.device)
@@ -521,7 +521,7 @@ class Risk:
         return Layout.within(memory, samples, self.footprint(), samples if fits else whole)
 
     def _beside(self, samples: int, is_measured: bool) -> Layout:
-        """Return the cuts for products in float64 that take a part of what the others do."""
+        """Return the risk's cuts for products in float64 that take a part of what others do."""
         whole = self._largest_batch()
         chunk = whole or ceil(samples / _BESIDE)
         if not is_measured and (whole or self._surely_fits(self.memory / 2, chunk)):

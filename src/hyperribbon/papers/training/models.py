@@ -154,7 +154,7 @@ def vision_transformer(
     patch: int | None = None,
     width: float = 1.0,
 ) -> nn.Module:
-    """Return a small vision transformer (pre-norm, learned positions, mean over tokens).
+    """Return a small vision-transformer model (pre-norm, learned positions, token mean).
 
     Two blocks with two attention heads on tokens of size 32.
 

@@ -67,7 +67,7 @@ def directions(values: torch.Tensor, which: str) -> torch.Tensor:
 def beyond(
     points: torch.Tensor, values: torch.Tensor, slack: torch.Tensor, which: str
 ) -> torch.Tensor:
-    """Return (k, n), whether points (n,) lie beyond converged values (k,) by at least a slack."""
+    """Return (k, n), whether points (n,) lie beyond values at convergence (k,) by a slack."""
     if which == "LM":
         return points.abs().unsqueeze(0) >= (values.abs() + slack).unsqueeze(1)
     signs = directions(values, which)
@@ -124,11 +124,11 @@ class Evidence:
         self._passed += float(self.coupling.log())
 
     def drop(self, nodes: torch.Tensor) -> None:
-        """Note in the evidence that the Ritz vectors of these values are given up."""
+        """Note in the convergence evidence that these values' Ritz vectors are given up."""
         self._dropped.append(nodes)
 
     def top(self, sign: int) -> float:
-        """Return the evidence's largest Ritz value times a sign, given up ones included."""
+        """Return the convergence evidence's largest Ritz value times a sign, given up or not."""
         return float((sign * torch.cat([*self._dropped, self.nodes])).max())
 
     def excludes(self, points: torch.Tensor) -> torch.Tensor:
@@ -147,7 +147,7 @@ class Evidence:
         return torch.where(is_outside, growth + shares.log1p() / 2, growth)
 
     def level(self, values: torch.Tensor, slack: torch.Tensor, which: str) -> float:
-        """Return the least growth, evidence enough that no unseen eigenvalue changes a value.
+        """Return the growth at which convergence is shown: no unseen eigenvalue changes a value.
 
         From `needed` on nothing unseen lies beyond a wanted value by its slack. Eigenvalues within
         half the slack of a wanted one count as copies of it, see `copies`.
@@ -165,7 +165,7 @@ class Evidence:
 
 
 def copies(values: torch.Tensor, slack: torch.Tensor, which: str) -> dict[int, float]:
-    """Return from where on copies would change converged values (k,), by the sign of an end.
+    """Return from where on copies would change values at convergence (k,), by an end's sign.
 
     A copy of the second value counts for the first one when it may lie further out by more than
     the slack: if it had not been seen, the first value would be another than was asked for.

@@ -394,7 +394,7 @@ class Search:
         return is_within and len(also) == len(others)
 
     def _first_is_faster(self) -> bool:
-        """Whether no copies are missing, and the first chain is sooner done with the rest."""
+        """Whether the first Lanczos chain is sooner done with the rest, without copies missing."""
         assert self.evidence is not None
         end, *others = self.ends
         shown = [self._shows(end.sign, end.place)]

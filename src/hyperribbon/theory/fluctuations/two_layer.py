@@ -55,17 +55,17 @@ class TwoLayerModes:
 
     @property
     def D1(self) -> Float[np.ndarray, "h"]:
-        """Eigenvalues of W₁W₁ᵀ of a two-layer network, (N_h,)."""
+        """Eigenvalues of W₁W₁ᵀ in two-layer theory, (N_h,)."""
         return _pad(self.s1**2, len(self.A))
 
     @property
     def D2(self) -> Float[np.ndarray, "o"]:
-        """Eigenvalues of W₂W₂ᵀ of a two-layer network, (N_o,)."""
+        """Eigenvalues of W₂W₂ᵀ in two-layer theory, (N_o,)."""
         return _pad(self.s2**2, len(self.U))
 
     @property
     def sizes(self) -> tuple[int, int, int]:
-        """Widths (N_i, N_h, N_o) of the two-layer network."""
+        """Widths (N_i, N_h, N_o) of the network in two-layer theory."""
         return len(self.B), len(self.A), len(self.U)
 
     def jacobian(self) -> Float[np.ndarray, "outputs weights"]:
@@ -78,7 +78,7 @@ class TwoLayerModes:
 
     @property
     def sums(self) -> Float[np.ndarray, "i o"]:
-        """D₁k + D₂l of a two-layer network, (N_i, N_o): the eigenvalues of 𝒥𝒥ᵀ."""
+        """D₁k + D₂l in two-layer theory, (N_i, N_o): the eigenvalues of 𝒥𝒥ᵀ."""
         return np.add.outer(_pad(self.s1**2, len(self.B)), self.D2)
 
 
@@ -91,7 +91,7 @@ _modes = instance(TwoLayerModes, "Give the result of decompose(W1, W2).")
 
 @validate(W1=matrix, W2=matrix)
 def decompose(W1: ArrayLike, W2: ArrayLike) -> TwoLayerModes:
-    """Return the singular bases of both layers of a two-layer network.
+    """Return the singular bases of both layers in two-layer theory.
 
     Raises:
         ArgumentError: The shapes do not chain, or the hidden layer is too narrow for a solution.

@@ -35,7 +35,7 @@ class Bound:
     lower: Float[np.ndarray, "k"]
 
     def violations(self, rtol: float = 1e-12) -> Bool[np.ndarray, "k"]:
-        """Return which entries leave their interval by more than `rtol` of the largest truth.
+        """Return which entries leave their bounds by more than `rtol` of the largest truth.
 
         Eigenvalues of a matrix P come with absolute errors of about 1e-16·λ₁(P), so entries far
         below the largest cannot be held to a relative tolerance of their own.

@@ -22,7 +22,7 @@ _SUMMED = 1000  # steps up to which moments of the times are summed
 
 
 def pair_sums(rates: np.ndarray, steps: int | np.ndarray) -> Float[np.ndarray, "... n n"]:
-    """Return Σ_{t<T} (dᵢdⱼ)^t for all pairs: (..., n, n) from rates (..., n) and steps (...)."""
+    """Return geometric sums Σ_{t<T} (dᵢdⱼ)^t of pairs: (..., n, n) from rates (..., n), steps."""
     T = np.asarray(steps, dtype=float)[..., None]
     return _divide(pairs(*complements(rates, T)), pairs(*complements(rates, 1.0)), T[..., None])
 
@@ -82,7 +82,7 @@ def covariances(rates: np.ndarray, steps: int | np.ndarray) -> Float[np.ndarray,
 
 
 def variances(rates: np.ndarray, steps: int | np.ndarray) -> Float[np.ndarray, "... n"]:
-    """Return the variance over t < T of d^t, the diagonal of `covariances`: (..., n)."""
+    """Return from geometric sums the variance over t < T of d^t, `covariances`' diagonal."""
     T = np.asarray(steps, dtype=float)[..., None]
     direct = square_sums(rates, steps) / T - mean_powers(rates, steps) ** 2
     slow = rates * T <= _SLOW

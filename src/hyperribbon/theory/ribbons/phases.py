@@ -61,7 +61,7 @@ class PhaseDiagram:
         return self.values
 
     def boundary(self, dimension: float) -> Float[np.ndarray, "C T"]:
-        """Return the ratio above which the ribbon has at most `dimension` dimensions: (C, T).
+        """Return the phase boundary: the ratio above which dimensions are at most so many, (C, T).
 
         Drawn as contours over (slope, steps) this is Fig. 8 (e–f) of [ribbons]. Between the ratios
         of the grid it is interpolated in the logarithm; NaN where even the largest ratio leaves

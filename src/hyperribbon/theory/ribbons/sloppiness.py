@@ -35,7 +35,7 @@ class Slope:
     r_squared: float
 
     def line(self) -> Float[np.ndarray, "n"]:
-        """Return the fitted eigenvalues of a sloppy spectrum at the indices first … last − 1."""
+        """Return the eigenvalues on the line fitted to a sloppy spectrum, first … last − 1."""
         return np.exp(self.intercept - self.value * np.arange(self.last - self.first))
 
 

@@ -201,7 +201,7 @@ class Notebook:
         return found
 
     def trim(self, spectrum: Spectrum, length: int | None = None) -> Spectrum:
-        """Return eigenpairs with as many eigenvectors of a length as are used and as fit."""
+        """Return eigenpairs with as many eigenvectors as the notebook uses and as fit."""
         vectors = spectrum.eigenvectors
         if vectors is None:
             return spectrum

@@ -138,7 +138,7 @@ class TheoryComparison(Result):
     def discrepancy(
         self, quantity: Quantity = "sharpness", prediction: Prediction = "minimum"
     ) -> float:
-        """Return measured over predicted, minus one; infinite when zero is predicted."""
+        """Return measured over linear theory's value, minus one; infinite when that is zero."""
         check_choice("quantity", quantity, ("sharpness", "trace"))
         predicted = getattr(self.predicted(prediction), quantity)
         return getattr(self.measured, quantity) / predicted - 1 if predicted else math.inf

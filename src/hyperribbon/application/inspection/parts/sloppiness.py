@@ -54,7 +54,7 @@ def _real_inputs(batch: Any) -> torch.Tensor | None:
 
 
 def sloppiness_part(level: Level, notebook: Notebook) -> Part:
-    """Measure the eigenvalues of the inputs' correlation matrix and their slope."""
+    """Sloppiness part: measure the inputs' correlation eigenvalues and their slope."""
     subject = level.subject.of_given(_SAMPLES, notebook.seed)  # without products
     inputs = input_matrix(subject, notebook.memory / 8)
     if inputs is None:

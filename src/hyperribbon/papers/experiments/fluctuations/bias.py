@@ -97,7 +97,7 @@ def _fit(item: kit.Item) -> dict:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the biased exponent and its correction against the number of samples."""
+    """Draw the bias of the exponent and its correction against the number of samples."""
     figure, axis = kit.new_figure(width="column", ratio=0.8)
     for values, color, name in (
         (result.fitted, kit.COLORS[1], "fitted"),

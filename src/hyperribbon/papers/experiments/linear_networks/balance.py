@@ -131,7 +131,7 @@ def compute(config: Config, context: kit.Context) -> Result:
 
 
 def _train(item: kit.Item) -> dict[str, Any]:
-    """Return times, the layers' imbalance and its spread along one training, and the end."""
+    """Return times, how far layers are from balance along one training, and the end."""
     moments, _ = read_moments(item)
     epochs = round(item["time"] / item["lr"])
     run = train_linear(

@@ -72,7 +72,7 @@ def presets(
     paper: Mapping[str, Any] | None = None,
     laptop_with_data: Mapping[str, Any] | None = None,
 ) -> tuple[dict[str, C], dict[str, C]]:
-    """Return the presets on the bundled digits and those on full MNIST.
+    """Return the runs' presets on the bundled digits and those on full MNIST.
 
     Args:
         kind: The experiment's Config.

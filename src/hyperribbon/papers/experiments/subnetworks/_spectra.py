@@ -107,7 +107,7 @@ def measure_curves(
 
 
 def logarithmic_shares(axis: Axes) -> None:
-    """Scale the shares of an axis logarithmically from 0.01 on, linearly below."""
+    """Scale a spectra plot's axis of shares logarithmically from 0.01 on, linearly below."""
     axis.set_xscale("symlog", linthresh=0.01, linscale=0.6)
     axis.set_xticks([0, 0.01, 0.1, 1], ["0", "0.01", "0.1", "1"])
     axis.set_xlim(-0.0005, 1.1)
@@ -149,7 +149,7 @@ def point(
 
 
 def summary_of(measured: Anisotropy) -> dict[str, float]:
-    """Return the numbers of one spectrum that the figures show; NaN where not measured."""
+    """Return the numbers of Fisher spectra that the figures show; NaN where not measured."""
     count = len(measured.eigenvalues)
     ranks, kurtoses = measured.effective_ranks, measured.kurtoses
     if ranks is None or kurtoses is None:
@@ -167,7 +167,7 @@ def summary_of(measured: Anisotropy) -> dict[str, float]:
 
 
 def measure_point(item: kit.Item) -> dict[str, float]:
-    """Measure the spectrum of a network with a share of its weights re-initialised or pruned."""
+    """Measure the Fisher spectra of a network partly re-initialised or pruned."""
     run = _runs.load_run(item)
     trained = run.at_epoch(item["epoch"])
     mask = select(

@@ -146,7 +146,7 @@ def _problem(
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw the errors against the step, one panel for each momentum."""
+    """Draw the flows' errors with gradient regularisation against the step, per momentum."""
     count = len(result.momenta)
     figure, axes = kit.new_figure(1, count, width="full", ratio=1.0, sharey=True, squeeze=False)
     styles = ("-", "-", "--", ":")

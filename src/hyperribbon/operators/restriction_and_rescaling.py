@@ -106,7 +106,7 @@ class Rescaled(LinearOperator):
         )
 
     def in_precision(self, dtype: torch.dtype) -> Rescaled | None:
-        """Return the rescaled operator D (A + W) D (algebra) in another precision."""
+        """Return the rescaled operator D (A + W) D in another precision."""
         operator = self.operator.in_precision(dtype)
         if operator is None:
             return None
