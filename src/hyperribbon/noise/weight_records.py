@@ -170,7 +170,7 @@ def principal_modes(rows: torch.Tensor, k: int) -> tuple[torch.Tensor, torch.Ten
 
 
 def _left_vectors(rows: torch.Tensor, count: int) -> torch.Tensor:
-    """Return approximate leading left singular vectors (n, count) of recorded rows."""
+    """Return approximate leading left singular vectors (n, count) of weight records."""
     found, products = rows.new_empty(len(rows), 0), [_signs((rows.shape[1], count)).to(rows)]
     for _ in range(_KRYLOV):
         block = torch.linalg.qr(rows @ products[-1])[0]
@@ -184,7 +184,7 @@ def _left_vectors(rows: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def _sums(rows: torch.Tensor) -> torch.Tensor:
-    """Return random signed sums of the columns of recorded rows, or the rows if there are few."""
+    """Return random signed sums of the columns of weight records, or these if there are few."""
     width = rows.shape[1]
     if width <= 2 * _SUMS:
         return rows
