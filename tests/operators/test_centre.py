@@ -107,13 +107,15 @@ def test_centring_needs_gaussian_outputs():
 
 
 @pytest.mark.slow
-def test_the_share_of_a_hundred_directions_at_the_start_is_that_of_the_thesis():
-    """T100 = .360 is printed; N and the start are not."""
-    data = hr.load_data("mnist5k").flat()
+@pytest.mark.parametrize("init", [0.05, "lecun"])
+def test_the_share_of_a_hundred_directions_at_the_start_is_that_of_the_thesis(init):
+    """T100 = .360 is printed, of one draw; N and the start are not."""
+    data, shares = hr.load_data("mnist5k").flat(), []
     order = torch.randperm(4000, generator=torch.Generator().manual_seed(0))
-    for init in (0.05, "lecun"):
-        for draw in range(5):
-            model = mlp((784, 256, 256, 256, 10), "relu", draw, init=init)
-            inputs = data.inputs[order[300 * draw : 300 * (draw + 1)]]
-            found = measure_anisotropy(model, inputs, k=100, centre=True, vectors=False)
-            assert 0.33 <= found.trace_ratio(100) <= 0.39
+    for draw in range(10):
+        model = mlp((784, 256, 256, 256, 10), "relu", draw, init=init)
+        inputs = data.inputs[order[300 * draw : 300 * (draw + 1)]]
+        found = measure_anisotropy(model, inputs, k=100, centre=True, vectors=False)
+        shares.append(found.trace_ratio(100))
+    assert 0.33 <= sum(shares) / 10 <= 0.39
+    assert sum(0.33 <= share <= 0.39 for share in shares) >= 9
