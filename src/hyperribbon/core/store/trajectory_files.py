@@ -153,6 +153,7 @@ def begin_change(folder: Path, log: RecordLog) -> None:
     """Prepare a trajectory's files for new records: no manifest, no leftovers of killed writers."""
     (folder / MANIFEST).unlink(missing_ok=True)
     sync(folder)
+    write_count(log.folder, len(log))  # a kill may have come between a record and its count
     weights = folder / "weights"
     for place in (folder, log.folder, weights, folder / "state"):
         if not place.is_symlink():
