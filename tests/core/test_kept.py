@@ -1,6 +1,9 @@
 """Work that keeps its pieces in a folder goes on there after it was stopped, bit for bit."""
 
+from dataclasses import dataclass
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -8,6 +11,7 @@ from torch import nn
 import hyperribbon as hr
 from hyperribbon import subnetworks
 from hyperribbon.core import ArgumentError
+from hyperribbon.core.spectral_results import Spectrum
 from hyperribbon.core.store import Kept, content_digest, remove_folder, save_tree
 from hyperribbon.core.store.check import check_folder
 
@@ -49,7 +53,34 @@ def layers(folder, **changed):
     return hr.layer_curvature(hr.Hessian(MODEL, LOSS, DATA), folder=folder, **changed)
 
 
+@dataclass
+class Frames:
+    """Tables one below the other."""
+
+    parts: list
+
+    def to_frame(self):
+        return pd.concat(self.parts)
+
+
+def tracked(folder, **changed):
+    hessian, settings = hr.Hessian(MODEL, LOSS, DATA), {"k": 2, "folder": folder} | changed
+    found = hr.track(lambda scale: scale * hessian, weights=[1.0, 1.1, 1.3], **settings)
+    vectors = [pd.DataFrame(s.eigenvectors.numpy()) for s in found]
+    assert all(s.matvecs > 0 and isinstance(s, Spectrum) for s in found)
+    return Frames([*(s.to_frame() for s in found), *vectors])
+
+
+def measured(folder, **changed):
+    settings = {"steps": 4, "lr": 0.1, "initializations": 4} | changed
+    forecast = hr.predict_manifold(MODEL, LOSS, (X[:6], DATA[1][:6]), **settings)
+    found = forecast.measure(networks=3, folder=folder)
+    return Frames([found.to_frame(), pd.DataFrame({"drift": found.kernel_drift})])
+
+
 WORK = {
+    tracked: {"seed": 1},
+    measured: {"steps": 5},
     criticality: {"seed": 1},
     curve: {"operation": "prune"},
     share: {"criterion": "gradient"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from typing import Annotated as Float
 
@@ -25,6 +26,7 @@ from hyperribbon.core.checks import (
 )
 from hyperribbon.core.generators import numpy_generator
 from hyperribbon.core.result import Result, frame
+from hyperribbon.core.store import Kept, content_digest
 from hyperribbon.operators import NTK, Risk
 from hyperribbon.operators.risk.batches import move
 from hyperribbon.prediction.initial import average_last_layer, draw_networks
@@ -117,7 +119,9 @@ class ManifoldPrediction(Result):
             moments.add(run.reshape(len(run), -1))
         return self._comparison(moments, len(runs), fraction, {})
 
-    def measure(self, networks: int = 20, fraction: float = 0.95) -> ManifoldComparison:
+    def measure(
+        self, networks: int = 20, fraction: float = 0.95, *, folder: str | Path | None = None
+    ) -> ManifoldComparison:
         """Train networks by gradient descent and compare them with the predicted manifold.
 
         The tangent kernel of one of them is followed: where it has changed by much, the prediction
@@ -126,17 +130,26 @@ class ManifoldPrediction(Result):
         Args:
             networks: How many are trained, each from an initialisation of its own.
             fraction: Share of the variance that dimensions carry.
+            folder: Where the outputs of every network are kept: the same call continues there after
+                it was killed.
 
         Returns:
             Both manifolds, and the drift of the kernel.
         """
-        moments = _Moments(len(self.kernel))
+        problem, moments = self._problem, _Moments(len(self.kernel))
         drift: dict[int, float] = {}
-        trained = self._problem.train(check_positive_int("networks", networks), self.lr, self.steps)
-        for index, (outputs, weights) in enumerate(trained):
-            moments.add(outputs)
-            if index == 0:
-                drift = self._problem.kernel_drift(weights)
+        kept = Kept(folder, self.kernel, self.path, self.lr, self.steps)
+        for network in problem.draw(check_positive_int("networks", networks)):
+            state = network.state_dict()
+
+            def train(state: dict[str, torch.Tensor] = state, follows: bool = not drift) -> Any:
+                outputs, weights = problem.train(state, self.lr, self.steps)
+                found = problem.kernel_drift(weights) if follows else {}
+                return {"outputs": outputs, "drift": [list(pair) for pair in found.items()]}
+
+            one = kept(content_digest(state, not drift), train)
+            moments.add(one["outputs"])
+            drift = drift or {int(step): float(change) for step, change in one["drift"]}
         return self._comparison(moments, networks, fraction, drift)
 
     def _comparison(
@@ -538,22 +551,21 @@ class _Problem:
         )
 
     def train(
-        self, networks: int, lr: float, steps: int
-    ) -> Iterator[tuple[np.ndarray, dict[int, dict[str, torch.Tensor]]]]:
-        """Yield outputs (T, nC) of real training, to measure the manifold that was predicted."""
-        kept = set(np.unique(np.round(np.geomspace(1, steps, _TIMES)).astype(int) - 1))
-        for network in self.draw(networks):
-            risk = self.risk.at(network.state_dict())
-            weights = {name: tensor.clone() for name, tensor in risk.weights().items()}
-            outputs, stored = [], {}
-            for step in range(steps):
-                risk = self.risk.at(weights)
-                outputs.append(_outputs(risk).double().cpu().numpy())
-                if step in kept:
-                    stored[step] = weights
-                gradient = self.risk.space.unflatten(risk.gradient())
-                weights = {n: w - lr * gradient.get(n, 0.0) for n, w in weights.items()}
-            yield np.stack(outputs), stored
+        self, state: dict[str, torch.Tensor], lr: float, steps: int
+    ) -> tuple[np.ndarray, dict[int, dict[str, torch.Tensor]]]:
+        """Return outputs (T, nC) of real training, by which the predicted manifold is measured."""
+        times = set(np.unique(np.round(np.geomspace(1, steps, _TIMES)).astype(int) - 1))
+        risk = self.risk.at(state)
+        weights = {name: tensor.clone() for name, tensor in risk.weights().items()}
+        outputs, stored = [], {}
+        for step in range(steps):
+            risk = self.risk.at(weights)
+            outputs.append(_outputs(risk).double().cpu().numpy())
+            if step in times:
+                stored[step] = weights
+            gradient = self.risk.space.unflatten(risk.gradient())
+            weights = {n: w - lr * gradient.get(n, 0.0) for n, w in weights.items()}
+        return np.stack(outputs), stored
 
 
 def _outputs(risk: Risk) -> torch.Tensor:

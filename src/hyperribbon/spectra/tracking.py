@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from hyperribbon.core import checks
@@ -13,6 +15,7 @@ from hyperribbon.core.checks import ArgumentError, check_choice, validate
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.generators import derive_seed, torch_generator
 from hyperribbon.core.spectral_results import Spectrum
+from hyperribbon.core.store import Kept, content_digest
 from hyperribbon.spectra.eigensolvers import ENDS, as_spectrum, eigsh, products_limit
 from hyperribbon.spectra.krylov.convergence import tolerances
 from hyperribbon.spectra.krylov.lanczos import Search
@@ -188,7 +191,7 @@ class Tracker:
         self._room = gap / 2 if drift is None else self._room - drift
 
 
-@validate()
+@validate(folder=checks.optional(checks.path))
 def track(
     operators: Iterable[Any] | Callable[[Any], Any],
     k: int,
@@ -198,6 +201,7 @@ def track(
     tol: float = 1e-4,
     seed: int = 0,
     eigenvectors: bool = True,
+    folder: str | Path | None = None,
 ) -> list[Spectrum]:
     """Return k eigenpairs tracked along a sequence of operators, each warm-started from the last.
 
@@ -212,6 +216,8 @@ def track(
         tol: As for `eigsh`.
         seed: As for `eigsh`.
         eigenvectors: Whether to keep the eigenvectors of every step.
+        folder: Where every spectrum is kept, with its eigenvectors: the same call continues there
+            after it was killed. An operator is known by its product with a vector of ones.
 
     Raises:
         ArgumentError: A function without weights, or weights without a function.
@@ -228,8 +234,41 @@ def track(
     make = operators if callable(operators) else None
     items = checks.iterable("weights", weights) if make else _each(operators)
     tracker = Tracker(k, make, which=which, tol=tol, seed=seed)
+    if folder is not None:
+        tracker = _KeptTracker(folder, tracker)
     spectra = map(tracker, items)
     return [s if eigenvectors else replace(s, eigenvectors=None) for s in spectra]
+
+
+class _KeptTracker:
+    """A tracker that keeps its spectra in a folder and goes on after the last one that is there."""
+
+    def __init__(self, folder: str | Path, tracker: Tracker) -> None:
+        self._tracker, self._make, tracker.make = tracker, tracker.make, None
+        self._kept = Kept(folder, tracker.k, tracker.which, tracker.tol, tracker.seed)
+        self._before = ""  # digest of all operators so far
+
+    def __call__(self, item: Any) -> Spectrum:
+        op = item if self._make is None else self._make(item)
+        products = Products(op)
+        image = products(torch.ones(products.size, dtype=products.dtype, device=products.device))
+        self._before = content_digest(self._before, image)
+
+        def follow() -> dict[str, Any]:
+            return {"spectrum": vars(self._tracker(op)), "state": self._tracker.state_dict()}
+
+        found = self._kept(self._before, follow)
+        spectrum, state = (
+            {
+                name: torch.from_numpy(value).to(products.device)
+                if isinstance(value, np.ndarray)
+                else value
+                for name, value in found[part].items()
+            }
+            for part in ("spectrum", "state")
+        )
+        self._tracker.load_state_dict(state)
+        return Spectrum(**spectrum)
 
 
 def _each(operators: Any) -> Iterator[Any]:
