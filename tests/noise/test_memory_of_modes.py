@@ -6,6 +6,7 @@ from scipy.signal import lfilter
 
 import hyperribbon as hr
 from hyperribbon.core import ArgumentError
+from hyperribbon.noise.flatness import _mixing_bias
 from hyperribbon.noise.memory import fit_memory, remove_lines
 from hyperribbon.theory import fluctuations as theory
 
@@ -88,14 +89,31 @@ def test_intervals_cover_whatever_the_memory(kind):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("psi", [1.2, 2.0])
 @pytest.mark.parametrize("ratio", [40, 100])
 @pytest.mark.parametrize("kind", KINDS)
-def test_coverage_and_resolution_over_200_seeds(kind, ratio):
-    covered, partial = outcomes(kind, ratio, range(200))
-    print(kind, ratio, "covered", np.mean(covered), "partial", np.mean(partial))
+def test_coverage_and_resolution_over_200_seeds(kind, ratio, psi):
+    covered, partial = outcomes(kind, ratio, range(200), psi)
+    print(kind, ratio, psi, "covered", np.mean(covered), "partial", np.mean(partial))
     assert 0.9 <= np.mean(covered) <= 0.985
     if kind != "drifting":  # where a window, not the record, must span ten correlation times
         assert np.mean(partial) <= 0.02
+
+
+@pytest.mark.parametrize("psi", [0.5, 1.2, 2.0, 3.0])
+def test_the_bias_of_estimated_modes_is_that_of_simulations(psi):
+    """Modes of 60 independent moments: v'Mv against v'Hv, over 2000 sampled covariances."""
+    h, n, rng = np.geomspace(20, 1, 8), 60, np.random.default_rng(0)
+    M = h ** (psi / 2)
+    slopes = []
+    for _ in range(2000):
+        x = rng.normal(size=(n, 8)) * np.sqrt(M)
+        shares = np.linalg.eigh(x.T @ x)[1] ** 2
+        slopes.append(2 * np.polyfit(np.log(h @ shares), np.log(M @ shares), 1)[0])
+    found = _mixing_bias(psi, h, np.full((8, 8), 1 / n))
+    assert found == pytest.approx(np.mean(slopes) - psi, abs=0.02)
+    assert _mixing_bias(psi, h, np.full((8, 8), 1e-6)) == pytest.approx(0, abs=1e-3)
+    assert _mixing_bias(psi, h - 2, np.full((8, 8), 1 / n)) == 0.0
 
 
 def test_fitted_memory_is_that_of_the_process():
