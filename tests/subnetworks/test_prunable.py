@@ -255,3 +255,27 @@ def test_pruning_is_not_blamed_for_noise_of_re_estimated_statistics(metric):
     assert dict(zip(found.fractions, found.values, strict=True))[0.6] == pytest.approx(
         0.82 if metric == "accuracy" else 1.18
     )
+
+
+def test_tied_weights_are_pruned_and_scored_once():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 2)
+            self.second.weight = self.first.weight
+
+        def forward(self, x):
+            return self.last(self.second(self.first(x).tanh()).tanh())
+
+    inputs = torch.randn(200, 4, generator=torch.Generator().manual_seed(0))
+    model, loss = Tied(), nn.CrossEntropyLoss()
+    found = hr.prunable(model, loss, (inputs, (inputs[:, 0] > 0).long()), tolerance=0.2)
+    other = copy.deepcopy(model)
+    other.load_state_dict(found.state)
+    right = other(inputs).argmax(1) == (inputs[:, 0] > 0)
+    assert found.value == pytest.approx(float(right.double().mean()))
+    assert "second.weight" not in found.mask
+    risk = hr.Risk(model, loss, (inputs, (inputs[:, 0] > 0).long()))
+    unequal = {**model.state_dict(), "second.weight": torch.zeros(4, 4)}
+    with pytest.raises(ArgumentError, match=r"ties it to 'first\.weight'"):
+        risk.at(unequal)

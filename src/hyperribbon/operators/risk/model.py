@@ -43,6 +43,7 @@ class ModelFunction:
         dtype: Precision of the outputs.
         leaves: The parameters that are differentiated by, as leaf tensors.
         state: All parameters and buffers by name.
+        tied: The name in `state` of every parameter, for those that have several.
         packing: How several outputs were packed; None where the model returns one tensor.
         draws: Whether evaluations draw random numbers, which do not change the outputs.
     """
@@ -82,6 +83,9 @@ class ModelFunction:
         self.module = private_copy(model, take)
         if mode is not None:
             self.module.train(mode == "train")
+        known = {id(tensor): name for name, tensor in self.state.items()}
+        every = self.module.named_parameters(remove_duplicate=False)
+        self.tied = {other: known[id(tensor)] for other, tensor in every if id(tensor) in known}
         self.leaves = {name: self.state[name] for name in names}
         self._versions = {name: leaf._version for name, leaf in self.leaves.items()}
         self._buffers = _Buffers(self.module)

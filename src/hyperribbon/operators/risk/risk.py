@@ -311,16 +311,21 @@ class Risk:
     def at(self, weights: Mapping[str, torch.Tensor] | torch.Tensor) -> Risk:
         """Return the same risk at other weights: named tensors, or coordinates (P,)."""
         named = self.space.unflatten(weights) if isinstance(weights, torch.Tensor) else weights
-        state = self.function.state
+        state, tied = self.function.state, self.function.tied
         changed: dict[str, torch.Tensor] = {}
-        for name, tensor in named.items():
+        for given, tensor in named.items():
+            name = tied.get(given, given)
             if name not in state or state[name].shape != tensor.shape:
                 raise ArgumentError(
-                    "weights", name, "the model has no such parameter", "Use state_dict names."
+                    "weights", given, "the model has no such parameter", "Use state_dict names."
                 )
-            changed[name] = tensor.detach().to(self.device, state[name].dtype)
+            value = tensor.detach().to(self.device, state[name].dtype)
             if isinstance(weights, torch.Tensor):
-                changed[name] = self._keep_unselected(name, changed[name])
+                value = self._keep_unselected(name, value)
+            first = changed.setdefault(name, value)
+            if first is not value and not torch.equal(first, value):
+                reason = f"the model ties it to {name!r}, which has other values"
+                raise ArgumentError("weights", given, reason, "Give equal values.")
         other = copy.copy(self)
         other.function = self.function.at(changed)
         other._forget()
