@@ -47,7 +47,7 @@ class TrainingConfig(Frozen):
     batch_size: int = 128  # minibatch size
     decay: float = 0.2  # factor of the rate at each milestone
     milestones: tuple[int, ...] = (30, 60, 90)  # epochs at which the rate falls
-    seeds: int = 3  # number of independent runs
+    seeds: int = 6  # number of independent runs
 
 
 C = TypeVar("C", bound=TrainingConfig)
@@ -81,7 +81,7 @@ def presets(
         paper: The same.
         laptop_with_data: What differs further on full MNIST.
     """
-    own = {"smoke": smoke or {}, "laptop": laptop or {}, "paper": {"seeds": 6, **(paper or {})}}
+    own = {"smoke": smoke or {}, "laptop": laptop or {}, "paper": paper or {}}
     base = {"smoke": _SMOKE, "laptop": {}, "paper": {}}
     bundled = {name: kind(**{**base[name], **own[name]}) for name in own}
     own["laptop"] = {**own["laptop"], **(laptop_with_data or {})}

@@ -45,10 +45,7 @@ class SpectralConfig(_runs.TrainingConfig):
 
 
 PRESETS, PRESETS_WITH_DATA = _runs.presets(
-    SpectralConfig,
-    smoke={"samples": 12, "stride": 2, "seeds": 1},
-    laptop={"seeds": 6},
-    paper={"samples": 500},
+    SpectralConfig, smoke={"samples": 12, "stride": 2, "seeds": 1}, paper={"samples": 500}
 )
 
 

@@ -126,9 +126,7 @@ class Config(_runs.TrainingConfig):
     points: int = 40  # number of fractions, evenly spaced from 0 to 1 in steps of 1/(points)
 
 
-PRESETS, PRESETS_WITH_DATA = _runs.presets(
-    Config, smoke={"points": 20}, laptop={"seeds": 6}, paper={"points": 100}
-)
+PRESETS, PRESETS_WITH_DATA = _runs.presets(Config, smoke={"points": 20}, paper={"points": 100})
 
 
 class Result(_runs.OfRuns):

@@ -63,9 +63,7 @@ class Config(_runs.TrainingConfig):
     points: int = 20  # number of fractions in (0, 1)
 
 
-PRESETS, PRESETS_WITH_DATA = _runs.presets(
-    Config, smoke={"points": 10}, laptop={"seeds": 6}, paper={"points": 100}
-)
+PRESETS, PRESETS_WITH_DATA = _runs.presets(Config, smoke={"points": 10}, paper={"points": 100})
 
 
 class Result(_runs.OfRuns):

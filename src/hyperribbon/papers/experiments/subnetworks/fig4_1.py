@@ -53,7 +53,6 @@ PRESETS, PRESETS_WITH_DATA = _runs.presets(
         "logit_samples": (20,),
         "seeds": 1,
     },
-    laptop={"seeds": 6},
     laptop_with_data={"samples": (100, 300, 1000)},
     paper={"samples": (100, 300, 1000, 2000)},
 )

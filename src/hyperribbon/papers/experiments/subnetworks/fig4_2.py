@@ -32,7 +32,7 @@ class Config(_runs.TrainingConfig):
     """Setting of Fig. 4.2 of [subnetworks]."""
 
 
-PRESETS, PRESETS_WITH_DATA = _runs.presets(Config, laptop={"seeds": 6})
+PRESETS, PRESETS_WITH_DATA = _runs.presets(Config)
 
 
 class Result(_runs.OfRuns):

@@ -57,7 +57,6 @@ class Config(_runs.TrainingConfig):
 PRESETS, PRESETS_WITH_DATA = _runs.presets(
     Config,
     smoke={"points": 120, "samples": 30, "shown": (1, 5, 10, 50), "seeds": 1},
-    laptop={"seeds": 6},
     paper={"points": 10_000, "samples": 1000},
 )
 

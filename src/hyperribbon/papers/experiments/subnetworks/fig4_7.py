@@ -50,7 +50,7 @@ class Config(_spectra.SpectralConfig):
 PRESETS, PRESETS_WITH_DATA = _runs.presets(
     Config,
     smoke={"samples": 12, "measured": (0, 1, 4), "other_samples": 24, "seeds": 1},
-    laptop={"samples": 200, "seeds": 6},
+    laptop={"samples": 200},
     laptop_with_data={"samples": 500, "every_epoch": True, "other_samples": 1000},
     paper={"samples": 500, "measured": tuple(range(101)), "other_samples": 2000},
 )

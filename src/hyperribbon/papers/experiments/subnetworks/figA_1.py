@@ -61,7 +61,6 @@ class Config(_runs.TrainingConfig):
 PRESETS, PRESETS_WITH_DATA = _runs.presets(
     Config,
     smoke={"draws": 2, "lecun_seeds": 1, "init": 0.1},
-    laptop={"seeds": 6},
     paper={"draws": 20},
 )
 

@@ -62,7 +62,6 @@ class Config(_runs.TrainingConfig):
 PRESETS, PRESETS_WITH_DATA = _runs.presets(
     Config,
     smoke={"other_rates": (0.1,), "other_starts": ()},
-    laptop={"seeds": 6},
     paper={"other_rates": (0.003, 0.005, 0.02, 0.05), "other_starts": (0.0, 0.03, 0.07)},
 )
 
