@@ -17,7 +17,7 @@ STATEMENTS = tickets.make_statements(
 
 Config, Result = tickets.Config, tickets.Result
 PRESETS = kit.presets(
-    Config(network="convolutional", epochs=8, lr=0.05, levels=3),
+    Config(network="convolutional", epochs=5, lr=0.05, levels=3),
     smoke=Config(network="convolutional", limit=200, epochs=2, lr=0.05, levels=2, seeds=1),
     paper=Config(network="convolutional", epochs=30, lr=0.05, levels=10, fraction=0.4, seeds=5),
 )
