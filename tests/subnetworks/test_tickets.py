@@ -143,3 +143,36 @@ def test_masks_nest_where_scores_are_negative():
         )
         kept.append(ticket.pruned)
     assert all((kept[1][name] | ~entry).all() for name, entry in kept[0].items())
+
+
+def test_layers_that_start_equal_are_not_tied():
+    """torch copies the layers of a new encoder: equal weights, which train apart."""
+
+    class Network(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            layer = torch.nn.TransformerEncoderLayer(20, 2, 8, 0.0, batch_first=True)
+            self.encoder = torch.nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+            self.head = torch.nn.Linear(20, 2)
+
+        def forward(self, x):
+            return self.head(self.encoder(x[:, None]).mean(1))
+
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        model = Network()
+    trained = []
+
+    def train(network):
+        _trainer(_task()[0], steps=2)(network)
+        trained.append({n: t.clone() for n, t in network.state_dict().items()})
+
+    seen = []
+    hr.find_ticket(model, train, lambda s: float(seen.append(s) or 0), levels=1, branches=())
+    assert all(torch.equal(seen[0][name], tensor) for name, tensor in trained[0].items())
+    names = [f"encoder.layers.{number}.linear1.weight" for number in (0, 1)]
+    assert not torch.equal(*(seen[0][name] for name in names))
+    pruned = hr.prune(model, hr.Mask({names[0]: torch.ones(8, 20, dtype=torch.bool)}))
+    assert not pruned[names[0]].any() and torch.equal(
+        pruned[names[1]], model.state_dict()[names[1]]
+    )

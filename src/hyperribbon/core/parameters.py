@@ -288,11 +288,16 @@ def omitted_of_state(
     return omitted
 
 
-def copies_of(state: Mapping[str, torch.Tensor]) -> dict[str, list[str]]:
+def copies_of(state: Mapping[str, torch.Tensor], *, by_values: bool = True) -> dict[str, list[str]]:
     """Return tied parameters: for every entry, the names with the same memory or values.
 
     Tied parameters appear under several names in a state dict, and as copies in a file. Entries
     that are constant (new biases and scales) are equal without being copies.
+
+    Args:
+        state: Named tensors.
+        by_values: Whether equal values make copies. Not for the tensors of a model: the layers of
+            a new `nn.TransformerEncoder` are equal and not tied.
 
     Returns:
         By name, the names of its group.
@@ -302,11 +307,11 @@ def copies_of(state: Mapping[str, torch.Tensor]) -> dict[str, list[str]]:
         key: object = name
         if tensor.numel():
             key = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), tensor.shape)
-        if tensor.numel() > 1 and tensor.is_floating_point():
+        if by_values and tensor.numel() > 1 and tensor.is_floating_point():
             low, high = torch.aminmax(tensor.detach())
             if bool(low < high):
                 key = (tensor.shape, tensor.dtype, float(low), float(high))
-        while key in groups and not _is_same(state[groups[key][0]], tensor):
+        while by_values and key in groups and not _is_same(state[groups[key][0]], tensor):
             key = (key, "other values")
         groups.setdefault(key, []).append(name)
     return {name: group for group in groups.values() for name in group}

@@ -31,15 +31,16 @@ def prune(state: nn.Module | State, mask: Mask) -> dict[str, torch.Tensor]:
 
     Returns:
         A state dict for `load_state_dict`; entries of other parameters and buffers are copies.
-        Tied parameters (several names, one memory) change together.
+        Tied parameters (several names, one memory) change together; in a state dict, which may come
+        from a file, equal values count as tied.
 
     >>> mask = Mask({"weight": torch.tensor([True, False])})
     >>> prune({"weight": torch.tensor([1.0, 2.0])}, mask)["weight"]
     tensor([0., 2.])
     """
-    state = state_of("state", state)
+    source, state = state, state_of("state", state)
     _check_finite("state", state, mask)
-    return _replace(state, mask, lambda name: torch.zeros_like(state[name]))
+    return _replace(source, state, mask, lambda name: torch.zeros_like(state[name]))
 
 
 @validate()
@@ -61,12 +62,12 @@ def reinitialize(
     if initial is None:
         remedy = "Keep copy.deepcopy(model.state_dict()) before training, or use rerandomize."
         raise ArgumentError("initial", None, "re-initialising needs the initial state", remedy)
-    final, start = state_of("final", final), state_of("initial", initial)
+    source, final, start = final, state_of("final", final), state_of("initial", initial)
     check_mask(mask, final, "state")
     check_same_architecture(final, start, list(mask))
     _check_finite("final", final, mask)
     _check_finite("initial", start, mask)
-    return _replace(final, mask, lambda name: start[name].to(final[name]))
+    return _replace(source, final, mask, lambda name: start[name].to(final[name]))
 
 
 @validate()
@@ -93,7 +94,7 @@ def rerandomize(
     check_same_architecture(state, fresh, list(mask))
     _check_finite("final", state, mask)
     _check_finite("initializer", fresh, mask)
-    return _replace(state, mask, lambda name: fresh[name].to(state[name]))
+    return _replace(final, state, mask, lambda name: fresh[name].to(state[name]))
 
 
 @validate()
@@ -151,10 +152,10 @@ def _reset(model: nn.Module, names: list[str] | None) -> None:
 
 
 def _replace(
-    state: State, mask: Mask, value: Callable[[str], torch.Tensor]
+    source: nn.Module | State, state: State, mask: Mask, value: Callable[[str], torch.Tensor]
 ) -> dict[str, torch.Tensor]:
     check_mask(mask, state, "state")
-    aliases = copies_of(state)
+    aliases = copies_of(state, by_values=not isinstance(source, nn.Module))
     new = {name: tensor.clone() for name, tensor in state.items() if name not in mask}
     for name, entry in mask.items():
         replaced = torch.where(entry.to(state[name].device), value(name), state[name])

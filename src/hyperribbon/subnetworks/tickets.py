@@ -333,7 +333,7 @@ def _digest(state: State) -> str:
 
 def _copy(model: nn.Module, state: State) -> dict[str, torch.Tensor]:
     """Return a copy for a ticket in which the model's tied parameters share their memory."""
-    aliases = copies_of(state_of("model", model))
+    aliases = copies_of(state_of("model", model), by_values=False)
     first = {name: aliases.get(name, [name])[0] for name in state}
     copies = {name: state[name].clone() for name in dict.fromkeys(first.values())}
     return {name: copies[first[name]] for name in state}
@@ -346,7 +346,7 @@ def _redraw(
     trained = eligible_names(model, "all")
     source = {name: start[name] for name in trained} if initializer is None else initializer
     fresh = redraw(source, seed=seed, names=names)
-    aliases = copies_of(start)
+    aliases = copies_of(start, by_values=False)
     drawn = {alias: fresh[name] for name in trained if name in fresh for alias in aliases[name]}
     return {**start, **drawn}
 

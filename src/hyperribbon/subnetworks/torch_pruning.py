@@ -58,7 +58,7 @@ def to_torch_prune(model: nn.Module, mask: Mask) -> nn.Module:
     """
     state = state_of("model", model)
     check_mask(mask, state, "state")
-    modules, aliases = dict(model.named_modules()), copies_of(state)
+    modules, aliases = dict(model.named_modules()), copies_of(state, by_values=False)
     for name, entry in mask.items():
         if not bool(entry.any()):
             continue
