@@ -1,5 +1,9 @@
 """Several runs of different lengths: read, embedded, compared and drawn."""
 
+import dataclasses
+import shutil
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -123,6 +127,41 @@ def test_ensembles_are_runs():
     )
     runs = hr.Trajectories(ensemble)
     assert len(runs) == 3 and runs.kind == "probabilities" and len(set(runs.labels)) == 3
+    assert len(hr.InPCA(2).fit([ensemble, ensemble]).runs_) == 6
+    blind = dataclasses.replace(ensemble[0], predictions=None)
+    with pytest.raises(ArgumentError, match=r"no recorded predictions.*probe"):
+        hr.InPCA(2).fit([blind, ensemble[1]])
+
+
+def test_a_folder_of_runs_is_all_of_them(recorded):
+    classes, _, _ = recorded
+    folder = classes[0].folder.parent
+    with pytest.raises(ArgumentError, match=r"kind='outputs'|same samples"):
+        hr.InPCA(2).fit(folder)  # regressions of one output stand beside classifications
+    found = hr.Trajectories([one.folder for one in classes], labels=[None, "b", None])
+    assert found.labels == ["c4", "b", "c9"]
+    with pytest.raises(ArgumentError, match="list with one label per run"):
+        hr.Trajectories(found.paths, labels="abc")
+
+
+def test_a_folder_of_classifications_is_embedded(recorded, tmp_path):
+    for one in recorded[0]:
+        shutil.copytree(one.folder, tmp_path / one.folder.name)
+    assert hr.InPCA(2).fit(tmp_path).runs_.labels == ["c4", "c6", "c9"]
+
+
+def test_many_runs_have_colours_of_their_own_and_a_short_legend():
+    runs = hr.Trajectories([path(3, seed) for seed in range(30)], labels=["run" * 20] * 30)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a legend that leaves no room for the panels warns
+        figure = hr.InPCA(3).fit(runs).plot()
+        figure.canvas.draw()
+    (legend,) = figure.legends
+    texts = [text.get_text() for text in legend.get_texts()]
+    assert texts[-1] == "last snapshot" and len(texts) == 11
+    assert legend.get_title().get_text() == "10 of 30 runs" and max(map(len, texts)) <= 25
+    lines = [line for line in figure.axes[0].lines if len(line.get_xdata()) > 1]
+    assert len({tuple(line.get_color()) for line in lines}) == 30
 
 
 def test_the_symmetrised_divergence_is_the_sum_of_both():

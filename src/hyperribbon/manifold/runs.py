@@ -27,8 +27,9 @@ class Trajectories:
 
     Args:
         runs: For each run a Recorder, a `Trajectory`, its folder, a member of an ensemble, or an
-            array (T, samples, classes) or (T, samples); or an ensemble; or one such run.
-        labels: A name for each run; None for folder names, or numbers.
+            array (T, samples, classes) or (T, samples); or an ensemble, or a folder of folders, for
+            all of its runs; or one such run.
+        labels: A name for each run; None, for all or for one, for folder names, or numbers.
         kind: "probabilities" or "outputs"; None to recognise it: arrays whose last axis has one
             entry, or is missing, are outputs. With "outputs", runs of classifications are taken as
             points too, their class probabilities beside the outputs of a regression on one-hot
@@ -59,14 +60,19 @@ class Trajectories:
         if len(kinds) > 1 or len(shapes) > 1:
             what = ", ".join(f"{name}: {path.shape[1:]} {own}" for path, _, own, name in read)
             reason = f"runs must predict the same samples and classes ({what})"
-            raise ArgumentError("runs", f"{len(read)} runs", reason, "Embed them separately.")
+            remedy = "Embed them separately."
+            if len(shapes) == 1:
+                remedy = "Take all as points with hr.Trajectories(runs, kind='outputs')."
+            raise ArgumentError("runs", f"{len(read)} runs", reason, remedy)
         self.paths = [run[0] for run in read]
         self.steps = [run[1] for run in read]
         self.kind: str = kinds.pop()
-        self.labels = [run[3] for run in read] if labels is None else [str(name) for name in labels]
-        if len(self.labels) != len(self.paths):
-            reason = f"there are {len(self.paths)} runs"
-            raise ArgumentError("labels", labels, reason, "Give one label per run.")
+        names = [None] * len(read) if labels is None else labels
+        if isinstance(names, str) or len(names) != len(read):
+            reason = f"there are {len(read)} runs"
+            raise ArgumentError("labels", labels, reason, "Give a list with one label per run.")
+        own = [run[3] for run in read]
+        self.labels = [o if n is None else str(n) for o, n in zip(own, names, strict=True)]
 
     def __len__(self) -> int:
         """Return the number of runs in the trajectories."""
@@ -150,8 +156,8 @@ def as_trajectories(X: Any) -> Trajectories | None:
     if isinstance(X, np.ndarray) or is_tensor(X) or isinstance(X, Trajectory):
         return None
     if isinstance(X, str | Path):
-        return Trajectories(X) if (Path(X) / "trajectory.json").is_file() else None
-    if _is_run(X) or hasattr(X, "members"):
+        return Trajectories(X) if _find_runs(Path(X)) else None
+    if _is_run(X):
         return Trajectories(X)
     if isinstance(X, list | tuple) and X and (all(map(_is_run, X)) or _are_unlike(X)):
         return Trajectories(X)
@@ -167,21 +173,22 @@ def _are_unlike(arrays: Sequence[Any]) -> bool:
 def _is_run(run: Any) -> bool:
     if isinstance(run, np.ndarray) or is_tensor(run):
         return np.ndim(run) == 3
-    return isinstance(run, str | Path | Trajectory) or hasattr(run, "trajectory")
+    named = hasattr(run, "trajectory") or hasattr(run, "members")
+    return named or isinstance(run, str | Path | Trajectory)
 
 
 def _list_runs(runs: Any) -> Iterable[Any]:
-    if hasattr(runs, "members"):
-        return runs.members
-    if isinstance(runs, list | tuple):
-        return runs
-    return [runs]
+    if isinstance(runs, str | Path):
+        return _find_runs(Path(runs)) or [runs]
+    given = runs if isinstance(runs, list | tuple) else [runs]
+    return [one for run in given for one in getattr(run, "members", [run])]
 
 
-def _member_predictions(run: Any) -> Any:
-    """Return the predictions of a member of an ensemble of runs, or None."""
-    found = getattr(run, "predictions", None)
-    return found if isinstance(found, np.ndarray) or is_tensor(found) else None
+def _find_runs(folder: Path) -> list[Path]:
+    """Return the folders of runs: the given one, or those directly in it."""
+    here = folder / "trajectory.json"
+    found = [here] if here.is_file() else sorted(folder.glob("*/trajectory.json"))
+    return [path.parent for path in found]
 
 
 def _read_run(run: Any, index: int, kind: str | None) -> tuple[np.ndarray, np.ndarray, str, str]:
@@ -189,14 +196,15 @@ def _read_run(run: Any, index: int, kind: str | None) -> tuple[np.ndarray, np.nd
     name = f"run {index + 1}"
     if isinstance(run, str | Path):
         run = Trajectory.open(run)
-    member = _member_predictions(run)
-    if member is None:
-        run = getattr(run, "trajectory", run)
-    if isinstance(run, Trajectory):
-        kept = [record.index for record in run if record.has_predictions]
+    member = getattr(run, "predictions", None)
+    if not (isinstance(member, np.ndarray) or is_tensor(member)):
+        member, run = None, getattr(run, "trajectory", run)
+    if isinstance(run, Trajectory) or run is None:
+        kept = [record.index for record in run or () if record.has_predictions]
         if not kept:
-            reason = "it has no recorded predictions"
-            raise ArgumentError("runs", str(run.folder), reason, "Give the Recorder a probe set.")
+            what = name if run is None else str(run.folder)
+            remedy = "Give the Recorder, or train_ensemble, a probe set."
+            raise ArgumentError("runs", what, "it has no recorded predictions", remedy)
         values = np.stack([np.asarray(run.predictions(row)) for row in kept])
         if run.has_probabilities and kind == "outputs":
             values = as_probabilities(values.astype(np.float64))

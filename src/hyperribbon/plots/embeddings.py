@@ -7,17 +7,20 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hyperribbon.core import checks
 from hyperribbon.core.checks import ArgumentError, validate
-from hyperribbon.plots.style import COLORS, new_figure
+from hyperribbon.plots.style import COLORS, SEQUENTIAL, new_figure
 
 if TYPE_CHECKING:
     from hyperribbon.manifold import InPCA
 
 _PANELS = 3  # coordinates in a triangle of panels
+_NAMED = 10  # runs that the legend names at most
+_LETTERS = 24  # of a name in the legend
 _axes = checks.instance(Axes, "Give axes of matplotlib.")
 
 
@@ -42,13 +45,14 @@ def plot_embedding(embedding: InPCA, ax: Axes | None = None) -> Figure | Axes:
     points = getattr(embedding, "embedding_", None)
     if points is None or points.shape[1] < 2:
         reason = "expected a fitted InPCA with two coordinates or more"
-        raise ArgumentError("embedding", embedding, reason, "Call fit with n_components=2 or more.")
+        remedy = "Call fit with n_components=2 or more, and two or more models."
+        raise ArgumentError("embedding", embedding, reason, remedy)
     if ax is not None:
         if not hasattr(ax, "plot"):
             raise ArgumentError("ax", ax, "expected matplotlib axes", "Give one of plt.subplots().")
         _draw_pair(ax, embedding, 0, 1)
         if embedding.runs_ is not None:
-            ax.legend()
+            ax.legend(**_name_runs(ax))
         return ax
     shown = min(points.shape[1], _PANELS)
     figure, axes = new_figure(shown - 1, shown - 1, width="full", ratio=0.85, squeeze=False)
@@ -59,9 +63,25 @@ def plot_embedding(embedding: InPCA, ax: Axes | None = None) -> Figure | Axes:
         panel.set_visible(True)
         _draw_pair(panel, embedding, first, second)
     if embedding.runs_ is not None:
-        lines, labels = axes[0, 0].get_legend_handles_labels()
-        figure.legend(lines, labels, loc="outside upper right")
+        place = (
+            "upper right" if shown > 2 else "outside upper right"
+        )  # a triangle has a free corner
+        figure.legend(**_name_runs(axes[0, 0]), loc=place)
     return figure
+
+
+def _name_runs(ax: Axes) -> dict[str, Any]:
+    """Return a legend of the embedded runs, at most ten of them, and of the mark of an end."""
+    lines, labels = ax.get_legend_handles_labels()
+    chosen = np.unique(np.linspace(0, len(lines) - 1, _NAMED).round().astype(int))
+    half = _LETTERS // 2
+    names = [n if len(n) <= _LETTERS else f"{n[:half]}…{n[-half:]}" for n in labels]
+    end = ax.plot([], [], "*", color="0.4", markersize=9)[0]
+    return {
+        "handles": [*(lines[i] for i in chosen), end],
+        "labels": [*(names[i] for i in chosen), "last snapshot"],
+        "title": None if len(chosen) == len(lines) else f"{len(chosen)} of {len(lines)} runs",
+    }
 
 
 def _draw_pair(ax: Axes, embedding: InPCA, x: int, y: int) -> None:
@@ -69,8 +89,10 @@ def _draw_pair(ax: Axes, embedding: InPCA, x: int, y: int) -> None:
     parts = [embedding.embedding_] if runs is None else runs.split(embedding.embedding_)
     labels = [""] if runs is None else runs.labels
     with_line = "-" if runs is not None else ""
-    for index, (points, label) in enumerate(zip(parts, labels, strict=True)):
-        color = COLORS[index % len(COLORS)]
+    colors: Any = COLORS
+    if len(parts) > len(COLORS):
+        colors = colormaps[SEQUENTIAL](np.linspace(0, 1, len(parts)))
+    for color, points, label in zip(colors, parts, labels, strict=False):
         look = {"color": color, "markersize": 3, "linewidth": 1}
         ax.plot(points[:, x], points[:, y], f"o{with_line}", label=label, alpha=0.8, **look)
         if runs is not None:
