@@ -128,9 +128,14 @@ FAULTS = """() => {
 SETTLED = """() => {
     const plots = [...document.querySelectorAll('.dash-graph')].filter(g => g.offsetParent);
     const text = document.querySelector('#content, main')?.innerText ?? '';
-    return text.length > 20 && plots.every(g => g.querySelector('.main-svg'))
+    // What a callback fills in is there, or the page would be looked at while it is empty.
+    const filled = ['#runs-shown', '#live-state', '#table-count', '.page .readings'];
+    const empty = filled.map(name => document.querySelector(name))
+        .filter(element => element && !element.innerText.trim());
+    return text.length > 20 && !empty.length && plots.every(g => g.querySelector('.main-svg'))
         && [...document.images].every(image => image.complete);
 }"""
+OVERLAID = "() => document.querySelector('#table-overlay')?.innerText.trim()"
 DRAWN = """(i) => {
     const panel = document.querySelectorAll('[role=tabpanel]')[i];
     const charts = panel.querySelectorAll('.chart-data').length;
@@ -179,7 +184,7 @@ def visit_explorer(page: Any, link: Any, names: list[str]) -> Iterator[str]:
             ticks.nth(0).wait_for()
             for number in range(min(2, ticks.count())):
                 ticks.nth(number).check()
-            page.wait_for_timeout(1500)
+            page.wait_for_function(OVERLAID)
             page.wait_for_function(SETTLED)
         page.wait_for_timeout(400)
         yield name

@@ -1,12 +1,19 @@
 """What options and results become, without running anything."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+import torch
 from torch import nn
 
 from hyperribbon.application.cli.models import _optimizer
 from hyperribbon.application.cli.papers import _count_verdicts, _time
 from hyperribbon.core import ArgumentError, Band
 from hyperribbon.papers.experiments.statements import Ledger, exact, observe, says
+from hyperribbon.prediction.update_rules import update_rule
 
 
 def test_a_rate_with_momentum_is_sgd_with_both():
@@ -18,6 +25,38 @@ def test_a_rate_with_momentum_is_sgd_with_both():
     for momentum in (-0.1, 1.0):
         with pytest.raises(ArgumentError, match=r"--momentum.*between 0 and 1"):
             _optimizer(model, "sgd", None, **plain | {"momentum": momentum})
+
+
+def test_rmsprop_is_read_from_its_state(tmp_path):
+    model = nn.Linear(2, 1)
+    plain = {"lr": 0.01, "momentum": 0.5, "weight_decay": 0.0}
+    with pytest.raises(ArgumentError, match=r"--optimizer-state.*RMSprop"):
+        _optimizer(model, "rmsprop", None, **plain)
+    trained = torch.optim.RMSprop(model.parameters(), lr=0.01, momentum=0.5)
+    model(torch.ones(1, 2)).sum().backward()
+    trained.step()
+    torch.save(trained.state_dict(), tmp_path / "state.pt")
+    found = _optimizer(model, "rmsprop", tmp_path / "state.pt", **plain)
+    assert isinstance(found, torch.optim.RMSprop)
+    rule, expected = (update_rule(o, model) for o in (found, trained))
+    assert (rule.limit, rule.text) == (expected.limit, expected.text) and rule.limit == 3.0
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("reproduce linear_networks/fig1-", "fig1-left fig1-middle fig1-right"),
+        ("inspect mymodel.py:make --optimizer a", "adam adamw"),
+        ("list --paper s", "subnetworks"),
+    ],
+)
+def test_the_shell_completes_options_and_experiments(typed, offered):
+    words = f"hyperribbon {typed}"
+    place = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)}
+    asked = {**os.environ, **place, "_HYPERRIBBON_COMPLETE": "complete_bash"}
+    command = [Path(sys.executable).parent / "hyperribbon"]
+    found = subprocess.run(command, env=asked, capture_output=True, text=True, check=True).stdout
+    assert [name.rpartition("/")[2] for name in found.split()] == offered.split()
 
 
 @pytest.mark.parametrize(

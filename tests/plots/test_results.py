@@ -5,26 +5,47 @@ from __future__ import annotations
 import inspect
 import io
 import pkgutil
-from dataclasses import is_dataclass
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
 from importlib import import_module
+from types import ModuleType
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
+from hyperribbon.operators.base import LinearOperator
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import hyperribbon as hr
 from hyperribbon.core.result import Result
 from hyperribbon.noise import compare_covariance, measure_noise, stationarity
+from hyperribbon.papers.simulation import simulate_one_layer, simulate_two_layer, train_linear
 from hyperribbon.subnetworks import metric_of, sweep_selection
+from hyperribbon.theory.linear_networks import Moments
 
 QUIET = Console(file=io.StringIO())
-ELSEWHERE = {"Fluctuations", "LayerFluctuations", "SharpnessPrediction"}
-"""Results that take a training of their own, and are tried where that is tested."""
+NOT_RESULTS = {
+    "an argument": """Budget Context Loss Moments Risk StateMetric TargetNorm Whitened
+        Workers""",
+    "what a closed form gives, numbers and arrays": """Bound Count FisherStatistics LyapunovForm
+        OrderParameters PhaseDiagram Ribbon Slope StationaryState TrajectoryCovariance
+        TwoLayerModes""",
+    "a network, or weights of one": """LinearizedNetwork Mask ParameterSpace Ranking UnitRanking
+        Units""",
+    "samples": "Chunk LabelledData",
+    "a few numbers of a recorder or an operator": "Cost Footprint Forecast Overhead",
+    "a server": "Explorer",
+    "a run or its verdict: run.to_frame() has a figure's numbers": """Band Claim Ensemble Experiment
+        RunFolder RunOutcome""",
+    "a row of a result's table": "Answer Assumption Measurement Part Record Route Rung",
+}
+"""Classes that public functions return without a table of their own, by what they are."""
 
 
 def _network(seed: int = 0):
@@ -54,6 +75,13 @@ def results(tmp_path_factory) -> dict[str, object]:
     leading = hr.stationary_covariance(hr.GGN(model, loss, data), noise, 0.01, k=3)
     moving = rng.normal(size=(60, hessian.shape[0]))
     inspection = hr.inspect(model, loss, data, k=3, budget=3, console=QUIET)
+    loader = DataLoader(TensorDataset(*data), batch_size=8, shuffle=True)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.05)
+    fluctuating = hr.fluctuations(model, loss, loader, sgd, steps=40)
+    X, Y = rng.normal(size=(3, 8)), rng.normal(size=(2, 8))
+    chain = {"lr": 0.05, "batch_size": 2, "chains": 4}
+    layers = rng.normal(size=(3, 3)), rng.normal(size=(2, 3))
+    weights = [layer / 3 for layer in layers]
     found = [
         top,
         hr.trace(hessian),
@@ -87,6 +115,13 @@ def results(tmp_path_factory) -> dict[str, object]:
         hr.compare(model, _network(1)[0], loss, data, k=2, console=QUIET),
         hr.compare_with_theory(linear, nn.MSELoss(), squared),
         hr.inspection.measure_anisotropy(model, data[0], k=3),
+        fluctuating,
+        next(iter(fluctuating.layers.values())),
+        hr.predict_sharpness(model, loss, data, optimizer=0.1, steps=20),
+        hr.PCA(2).fit(predictions),
+        simulate_one_layer(X, Y[0], steps=30, **chain),
+        simulate_two_layer(X, Y, *layers, record=[0, 5, 10], **chain),
+        train_linear(weights, Moments.of(X, Y), lr=0.01, epochs=5),
     ]
     return {type(entry).__name__: entry for entry in found}
 
@@ -114,21 +149,76 @@ def test_a_result_prints_one_line_and_shows_html_in_a_notebook(results):
             assert "<" in (shown := result._repr_html_()) and len(shown) < 400_000, name
 
 
-def test_no_result_class_is_forgotten(results):
-    """Those of the package are tried here, and public functions return nothing else."""
+def _package_classes() -> dict[str, set[type]]:
+    """Return every class of the package by its name."""
+    found: dict[str, set[type]] = {}
     for module in pkgutil.walk_packages(hr.__path__, "hyperribbon."):
         if not module.name.startswith(("hyperribbon.papers.experiments.", "hyperribbon.__main__")):
-            import_module(module.name)
+            for name, value in vars(import_module(module.name)).items():
+                if isinstance(value, type) and value.__module__.startswith("hyperribbon"):
+                    found.setdefault(name, set()).add(value)
+    return found
+
+
+def _functions(room) -> Iterator[Callable[..., object]]:
+    """Yield the public functions of a module, and the methods and properties of its classes."""
+    for value in (getattr(room, name) for name in getattr(room, "__all__", ())):
+        if inspect.isfunction(value):
+            yield value
+        elif isinstance(value, type):
+            for name in (name for name in dir(value) if not name.startswith("_")):
+                found = inspect.getattr_static(value, name)
+                for attribute in ("fget", "func", "__func__"):
+                    found = getattr(found, attribute, found)
+                if inspect.isfunction(found):
+                    yield found
+
+
+def _rooms(room) -> Iterator[ModuleType]:
+    """Yield a public module and those that it makes public."""
+    yield room
+    for value in (getattr(room, name) for name in getattr(room, "__all__", ())):
+        if inspect.ismodule(value):
+            yield from _rooms(value)
+
+
+def _returned_classes() -> Iterator[type]:
+    """Yield the classes that anything public returns, whatever it is: by its annotation."""
+    rooms, classes = list(_rooms(hr)), _package_classes()
+    named = {
+        name
+        for room in rooms
+        for function in _functions(room)
+        for name in re.findall(r"\w+", str(function.__annotations__.get("return")))
+    }
+    public = [getattr(room, name) for room in rooms for name in getattr(room, "__all__", ())]
+    drawn = [getattr(hr.plots, name) for name in hr.plots.__all__]
+    for name in sorted(named & set(classes)):
+        ours = [c for c in classes[name] if not c.__module__.endswith("report.page")]
+        known = [c for c in ours if any(c is value for value in public)]
+        yield from (c for c in known or ours if not any(c is value for value in drawn))
+
+
+def test_no_result_class_is_forgotten(results):
+    """Whatever a public function returns, and every result of the package, is tried here."""
     known = {c for c in _subclasses(Result) if c is not Result and "hyperribbon" in c.__module__}
-    assert {c.__name__ for c in known} - set(results) == ELSEWHERE
-    plain = {"Mask", "Streaming", "Claim", "Band", "Ensemble"}  # inputs, verdicts, containers
-    for name in hr.__all__:
-        function = getattr(hr, name)
-        if inspect.isfunction(function):
-            returned = function.__annotations__.get("return")
-            made = vars(import_module(function.__module__)).get(str(returned))
-            if is_dataclass(made) and made.__name__ not in plain:
-                assert issubclass(made, Result), f"{name} returns {made.__name__}"
+    returned = {c for c in _returned_classes() if c is not Result}
+    assert len(returned) > 60
+    assert {c.__name__ for c in known} <= set(results)
+    tables = {c for c in returned if hasattr(c, "to_frame") and hasattr(c, "plot")}
+    assert {c.__name__ for c in tables} <= set(results)
+    others = {name for names in NOT_RESULTS.values() for name in names.split()}
+    skipped = (LinearOperator, str)
+    assert {c.__name__ for c in returned - tables if not issubclass(c, skipped)} == others
+
+
+def test_no_public_class_prints_an_array():
+    """A repr made by a dataclass writes out every array, tensor and table."""
+    large = re.compile(r"^(?!Callable).*(ndarray|Tensor|DataFrame|nn\.Module)")
+    for cls in _returned_classes():
+        if is_dataclass(cls) and hasattr(cls.__repr__, "__wrapped__"):
+            shown = [f.name for f in fields(cls) if f.repr and large.search(f.type)]
+            assert shown == [], f"{cls.__name__} prints {shown}"
 
 
 def test_new_axes_are_made_where_none_are_given(results):

@@ -16,6 +16,7 @@ from hyperribbon.core import checks
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.checks import names as chosen_names
 from hyperribbon.core.mask import Mask
+from hyperribbon.core.result import Brief
 
 ParameterFilter = str | Iterable[str] | Callable[[str, torch.Tensor], bool] | None
 
@@ -24,7 +25,7 @@ _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
 
 @dataclass(frozen=True)
-class ParameterSpace:
+class ParameterSpace(Brief):
     """An ordered set of named parameters (or of masked entries of them) as coordinates.
 
     Coordinates run over the parameters in the model's order, each flattened row by row; with a mask

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import fields, is_dataclass
 from io import StringIO
 from typing import TYPE_CHECKING, Any, ClassVar, cast
@@ -43,7 +43,25 @@ class Summary(str):
         return str(self)
 
 
-class Result(ABC):
+class Brief:
+    """A class whose repr is one line: the entries of an array are not printed, but its shape."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__repr__" not in cls.__dict__:
+            cls.__repr__ = Brief.__repr__  # else a dataclass makes one that prints every array
+
+    def _headline(self) -> str:
+        """Return the fields in one line."""
+        shown = [f.name for f in fields(self) if f.repr] if is_dataclass(self) else []
+        return ", ".join(f"{name}={_short(getattr(self, name))}" for name in shown)
+
+    def __repr__(self) -> str:
+        """Return the object in one line, without its arrays."""
+        return f"{type(self).__name__}({self._headline()})"
+
+
+class Result(Brief, ABC):
     """A result with a table, a figure, a short repr and HTML for notebooks.
 
     A subclass defines `to_frame`. `plot` draws the first two columns of that table, one against the
@@ -57,8 +75,6 @@ class Result(ABC):
         super().__init_subclass__(**kwargs)
         if plot:
             cls._plot_function = plot
-        if "__repr__" not in cls.__dict__:
-            cls.__repr__ = Result.__repr__  # else a dataclass makes one that prints every array
 
     @abstractmethod
     def to_frame(self) -> pd.DataFrame:
@@ -82,14 +98,7 @@ class Result(ABC):
         shown = [f.name for f in fields(self) if f.repr] if is_dataclass(self) else []
         values = {name: getattr(self, name) for name in shown}
         plain = {n: v for n, v in values.items() if isinstance(v, int | float | str)}
-        return ", ".join(
-            f"{name}={format(value, '.4g') if isinstance(value, float) else repr(value)}"
-            for name, value in plain.items()
-        )
-
-    def __repr__(self) -> str:
-        """Return the result in one line, without its arrays."""
-        return f"{type(self).__name__}({self._headline()})"
+        return ", ".join(f"{name}={_short(value)}" for name, value in plain.items())
 
     def _repr_html_(self) -> str:
         """Show any result's figure and table, in a notebook."""
@@ -118,6 +127,16 @@ def frame(columns: Mapping[str, Any], index: str = "", first: int = 1) -> pd.Dat
     if index:
         table.index = pd.RangeIndex(first, first + len(table), name=index)
     return table
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, float):
+        return format(value, ".4g")
+    if hasattr(value, "shape"):
+        return str(tuple(value.shape))
+    if isinstance(value, Sized) and not isinstance(value, str):
+        return f"{len(value)} entries"
+    return repr(value)
 
 
 def _array(value: Any) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
 from typing import Annotated as Float
+from typing import Any, Literal
 
 import numpy as np
 import scipy.linalg
@@ -14,7 +14,6 @@ from sklearn.base import (
 )
 from sklearn.utils.validation import check_is_fitted
 
-from hyperribbon.core import html
 from hyperribbon.core.checks import (
     ArgumentError,
     check_absent,
@@ -26,7 +25,6 @@ from hyperribbon.core.checks import (
     validate,
 )
 from hyperribbon.core.generators import numpy_generator
-from hyperribbon.core.result import frame
 from hyperribbon.manifold.distances import gaussian_distances, symmetric_kl
 from hyperribbon.manifold.predictions import model_weights, open_models, take_models
 from hyperribbon.manifold.rounding import (
@@ -34,7 +32,8 @@ from hyperribbon.manifold.rounding import (
     rounding_of_models,
     rounding_of_stress,
 )
-from hyperribbon.manifold.runs import Trajectories, as_trajectories
+from hyperribbon.manifold.runs import as_trajectories
+from hyperribbon.manifold.shown import ShownEmbedding
 from hyperribbon.manifold.stored_tiles import TileRule
 from hyperribbon.manifold.streaming import (
     Centring,
@@ -46,13 +45,8 @@ from hyperribbon.manifold.streaming import (
 )
 from hyperribbon.manifold.stress import share_of_stress, stress_of_all, stress_of_landmarks
 
-if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-
-class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+class InPCA(ShownEmbedding, ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     """Intensive principal component analysis: models in a Minkowski space that keeps distances.
 
     The matrix D of Bhattacharyya distances is centred and diagonalised,
@@ -99,11 +93,6 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
     True
     """
 
-    runs_: Trajectories | None
-    embedding_: np.ndarray
-    eigenvalues_: np.ndarray
-    explained_stress_: np.ndarray
-
     def __init__(
         self,
         n_components: int | None = 3,
@@ -124,25 +113,6 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
         self.precision: Literal["single", "double"] = precision
         self.seed = seed
         self.streaming = streaming
-
-    def _repr_html_(self) -> str:
-        """Show the embedding's first two coordinates of the models in a notebook."""
-        if not hasattr(self, "embedding_"):
-            return html.card(repr(self), html.note("not fitted yet"))
-        shown = zip(self.eigenvalues_, self.explained_stress_, strict=True)
-        rows = [
-            (i + 1, value, "time-like" if value < 0 else "space-like", f"{share:.1%}")
-            for i, (value, share) in enumerate(shown)
-        ]
-        columns = ("component", "eigenvalue", "kind", "distances held so far")
-        several = self.embedding_.shape[1] > 1
-        picture = html.picture(self.plot(), "coordinates of the models") if several else ""
-        title = f"InPCA of {len(self.embedding_):,} models"
-        return html.card(title, f"<div>{picture}</div>", html.table(columns, rows))
-
-    def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, str]:
-        """Show the embedding where scikit-learn would show its diagram."""
-        return {"text/plain": repr(self), "text/html": self._repr_html_()}
 
     @validate()
     def fit(self, X: Any, y: None = None, sample_weight: np.ndarray | None = None) -> InPCA:
@@ -275,36 +245,6 @@ class InPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
             shares.append(stress_of_landmarks(part, np.ones(len(rows)), len(self.eigenvalues_)))
         tail = (1 - check_fraction("confidence", confidence)) / 2
         return np.nanquantile(shares, [tail, 1 - tail], axis=0)
-
-    def to_frame(self) -> pd.DataFrame:
-        """Return the embedding's coordinates, one row per model, with the run where known."""
-        check_is_fitted(self, "eigenvalues_")
-        columns = {f"component {i + 1}": c for i, c in enumerate(self.embedding_.T)}
-        table = frame(columns, "model", first=0)
-        if self.runs_ is not None:
-            sizes = [len(part) for part in self.runs_.split(self.embedding_)]
-            table.insert(0, "run", np.repeat(np.array(self.runs_.labels, dtype=object), sizes))
-        return table
-
-    @overload
-    def plot(self, ax: None = None) -> Figure: ...
-    @overload
-    def plot(self, ax: Axes) -> Axes: ...
-    def plot(self, ax: Axes | None = None) -> Figure | Axes:
-        """Draw the fitted embedding: pairs of leading coordinates, one colour per run.
-
-        Time-like coordinates are marked; titles state the explained stress.
-
-        Args:
-            ax: Axes for the first two coordinates alone; None for a triangle of panels.
-
-        Returns:
-            The figure, or the axes that were given.
-        """
-        import hyperribbon  # plots is a higher layer, reached by its public name
-
-        check_is_fitted(self, "eigenvalues_")
-        return hyperribbon.plots.plot_embedding(self, ax=ax)
 
     def fit_transform(
         self, X: Any, y: None = None, sample_weight: np.ndarray | None = None

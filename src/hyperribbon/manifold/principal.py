@@ -12,11 +12,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from hyperribbon.core.checks import ArgumentError, check_array, check_positive_int, validate
 from hyperribbon.manifold.predictions import model_weights
+from hyperribbon.manifold.shown import ShownEmbedding
 from hyperribbon.manifold.streaming import orient
 from hyperribbon.manifold.stress import share_of_stress
 
 
-class PCA(TransformerMixin, BaseEstimator):
+class PCA(ShownEmbedding, TransformerMixin, BaseEstimator):
     """Principal component analysis of model predictions, with the interface of InPCA.
 
     Eigenvalues are those of the centred Gram matrix Σ_u w_u (x_u − x̄)(x_u − x̄)ᵀ with weights that

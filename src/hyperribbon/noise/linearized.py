@@ -13,6 +13,7 @@ from torch import nn
 from hyperribbon.core.checks import ArgumentError, check_choice, check_finite, validate
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.parameters import ParameterFilter
+from hyperribbon.core.result import Brief
 from hyperribbon.operators import Jacobian
 from hyperribbon.theory import fluctuations as theory
 
@@ -20,7 +21,7 @@ _ROUNDINGS = 8  # of an entry of a Jacobian, a product over layers
 
 
 @dataclass(frozen=True)
-class LinearizedNetwork:
+class LinearizedNetwork(Brief):
     """f(x, w) ≈ f(x, w⁰) + Φ(w − w⁰) around weights w⁰, with squared loss.
 
     Attributes:

@@ -10,6 +10,7 @@ import numpy as np
 
 from hyperribbon.core import checks
 from hyperribbon.core.checks import ArgumentError, check_choice, check_readable, is_tensor
+from hyperribbon.core.result import Brief
 
 
 def _check_series(mark: Any, shapes: Mapping[str, tuple[int | None, ...]]) -> None:
@@ -33,7 +34,7 @@ def _check_series(mark: Any, shapes: Mapping[str, tuple[int | None, ...]]) -> No
 
 
 @dataclass(frozen=True)
-class Curve:
+class Curve(Brief):
     """Points of a chart in order, as a line, as markers, or as both.
 
     Attributes:
@@ -68,7 +69,7 @@ class Curve:
 
 
 @dataclass(frozen=True)
-class Bars:
+class Bars(Brief):
     """Bars of a chart, one per name.
 
     Attributes:
@@ -101,7 +102,7 @@ class Bars:
 
 
 @dataclass(frozen=True)
-class Surface:
+class Surface(Brief):
     """A surface of a chart: values on a grid, as colours with contour lines.
 
     Attributes:
@@ -123,7 +124,7 @@ class Surface:
 
 
 @dataclass(frozen=True)
-class Path:
+class Path(Brief):
     """A path of a chart in three dimensions.
 
     Attributes:
@@ -176,7 +177,7 @@ Mark = Curve | Bars | Surface | Path | Level
 
 
 @dataclass(frozen=True)
-class Chart:
+class Chart(Brief):
     """The description of a chart, drawn by matplotlib or plotly.
 
     Attributes:

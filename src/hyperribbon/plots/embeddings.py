@@ -16,7 +16,7 @@ from hyperribbon.core.checks import ArgumentError, validate
 from hyperribbon.plots.style import COLORS, SEQUENTIAL, new_figure
 
 if TYPE_CHECKING:
-    from hyperribbon.manifold import InPCA
+    from hyperribbon.manifold.shown import ShownEmbedding
 
 _PANELS = 3  # coordinates in a triangle of panels
 _NAMED = 10  # runs that the legend names at most
@@ -29,11 +29,11 @@ def _distances(argument: str, value: Any) -> np.ndarray:
 
 
 @validate(ax=_axes)
-def plot_embedding(embedding: InPCA, ax: Axes | None = None) -> Figure | Axes:
-    """Draw an embedding by InPCA: one panel per pair of coordinates, one colour per run.
+def plot_embedding(embedding: ShownEmbedding, ax: Axes | None = None) -> Figure | Axes:
+    """Draw an embedding by InPCA or PCA: one panel per pair of coordinates, one colour per run.
 
     Args:
-        embedding: A fitted InPCA.
+        embedding: A fitted InPCA or PCA.
         ax: Axes for the first two coordinates; None for a triangle of panels.
 
     Returns:
@@ -44,7 +44,7 @@ def plot_embedding(embedding: InPCA, ax: Axes | None = None) -> Figure | Axes:
     """
     points = getattr(embedding, "embedding_", None)
     if points is None or points.shape[1] < 2:
-        reason = "expected a fitted InPCA with two coordinates or more"
+        reason = "expected a fitted InPCA or PCA with two coordinates or more"
         remedy = "Call fit with n_components=2 or more, and two or more models."
         raise ArgumentError("embedding", embedding, reason, remedy)
     if ax is not None:
@@ -84,7 +84,7 @@ def _name_runs(ax: Axes) -> dict[str, Any]:
     }
 
 
-def _draw_pair(ax: Axes, embedding: InPCA, x: int, y: int) -> None:
+def _draw_pair(ax: Axes, embedding: ShownEmbedding, x: int, y: int) -> None:
     runs = embedding.runs_
     parts = [embedding.embedding_] if runs is None else runs.split(embedding.embedding_)
     labels = [""] if runs is None else runs.labels
@@ -101,7 +101,7 @@ def _draw_pair(ax: Axes, embedding: InPCA, x: int, y: int) -> None:
     ax.set_ylabel(_axis_title(embedding, y))
 
 
-def _axis_title(embedding: InPCA, index: int) -> str:
+def _axis_title(embedding: ShownEmbedding, index: int) -> str:
     shares = np.diff(embedding.explained_stress_, prepend=0.0)
     kind = " (time-like)" if embedding.time_like_[index] else ""
     share = "" if np.isnan(shares[index]) else f", {shares[index]:.0%} of stress"

@@ -302,6 +302,21 @@ def plot_fluctuations(result: Fluctuations, ax: Axes | None = None) -> Axes:
     return axes
 
 
+def plot_sharpness_forecast(result: Any, ax: Axes | None = None) -> Axes:
+    """Draw the sharpness's predicted path as a result, its band and the stability limit."""
+    axes = _axes(result, ax)
+    color, last = COLORS[0], result.steps[-1]
+    axes.plot(result.steps, result.path, "o-", color=color, markersize=3, label="expected")
+    ends = [[result.value - result.low], [result.high - result.value]]
+    axes.errorbar([last], [result.value], ends, color=color, capsize=3)
+    if np.isfinite(result.ceiling):
+        axes.axhline(result.ceiling, color="0.5", ls="--", lw=1, label="stability limit")
+    axes.set_xscale("symlog", linthresh=1)
+    axes.set(yscale="log", xlim=(-0.2, 2 * last), xlabel="step", ylabel="sharpness")
+    axes.legend(loc="center left")
+    return axes
+
+
 def _axes(result: Result, ax: Axes | None) -> Axes:
     if not isinstance(result, Result):
         raise ArgumentError("result", result, "expected a result", "Give one of hr.eigsh, ….")

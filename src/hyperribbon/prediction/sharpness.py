@@ -37,7 +37,6 @@ from hyperribbon.spectra import eigsh
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.axes import Axes
 
 _STUDY = "sharpness_study.json"
 _SAMPLES = 1024  # on which a surrogate is trained that does not reduce to moments
@@ -50,7 +49,7 @@ _LEAST = 0.02  # relative width of every band: sharpness is measured to a hundre
 
 
 @dataclass(frozen=True, repr=False)
-class SharpnessPrediction(Result):
+class SharpnessPrediction(Result, plot="plot_sharpness_forecast"):
     """The sharpness after training, as forecast from the start.
 
     Attributes:
@@ -124,25 +123,6 @@ class SharpnessPrediction(Result):
         low, high = self.path * self.low / self.value, self.path * self.high / self.value
         columns = {"step": self.steps, "sharpness": self.path, "low": low, "high": high}
         return pd.DataFrame(columns).set_index("step")
-
-    def plot(self, ax: Axes | None = None) -> Axes:
-        """Draw the sharpness's predicted path, its band and the stability limit."""
-        from hyperribbon.plots.style import COLORS, new_figure
-
-        axes: Axes = new_figure()[1] if ax is None else ax
-        color = COLORS[0]
-        axes.plot(self.steps, self.path, "o-", color=color, markersize=3, label="expected")
-        ends = [[self.value - self.low], [self.high - self.value]]
-        axes.errorbar(self.steps[-1:], [self.value], ends, color=color, capsize=3)
-        if math.isfinite(self.ceiling):
-            axes.axhline(self.ceiling, color="0.5", ls="--", lw=1, label="stability limit")
-        axes.set(yscale="log")
-        axes.set_xscale("symlog", linthresh=1)
-        axes.set_xlim(-0.2, 2 * self.steps[-1])
-        axes.set_xlabel("step")
-        axes.set_ylabel("sharpness")
-        axes.legend(loc="center left")
-        return axes
 
     def __repr__(self) -> str:
         band = f"{self.low:.3g} to {self.high:.3g}"

@@ -48,6 +48,10 @@ _CHECKPOINT_SUFFIXES = (".safetensors", ".pt", ".pth", ".ckpt", ".bin")
 _MODEL_FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
 
 
+AUXILIARY = (".limit", ".error", ".samples", ".residual", ".products")
+"""Endings of recorded metrics that are about another one and have no figure of their own."""
+
+
 class Trajectory(Result):
     """A recorded training run on disk, ordered by step.
 

@@ -22,6 +22,7 @@ from hyperribbon.core.checks import (
     validate,
 )
 from hyperribbon.core.devices.tensors import host_array
+from hyperribbon.core.result import Brief
 from hyperribbon.subnetworks.shrinking import SHARES, UnitRanking
 from hyperribbon.subnetworks.states import (
     State,
@@ -38,7 +39,7 @@ Criterion = str | Scores | Callable[[Any], Scores]
 
 
 @dataclass(frozen=True)
-class Ranking:
+class Ranking(Brief):
     """A ranking of entries, from which masks of any size are taken.
 
     A fraction p of n entries is the whole number nearest to p·n, halves rounded up. Equal scores

@@ -15,6 +15,7 @@ from torch import nn
 from hyperribbon.core import ArgumentError, Mask
 from hyperribbon.core.checks import check_choice, check_fraction, mapping, torch_module, validate
 from hyperribbon.core.parameters import check_mask
+from hyperribbon.core.result import Brief
 from hyperribbon.core.states import header_size
 from hyperribbon.operators.risk.batches import tensors
 from hyperribbon.operators.risk.forward import call
@@ -29,7 +30,7 @@ _SAME = 1e-4  # by how much outputs may differ, relative to the largest
 
 
 @dataclass(frozen=True)
-class UnitRanking:
+class UnitRanking(Brief):
     """A ranking of units, from which masks of any size are taken.
 
     The last unit of every family (the channels of one layer) is never selected.

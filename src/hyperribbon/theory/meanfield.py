@@ -34,6 +34,7 @@ from hyperribbon.core.checks import (
     validate,
     zero_or_more,
 )
+from hyperribbon.core.result import Brief
 
 __all__ = [
     "Activation",
@@ -53,7 +54,7 @@ _WEIGHTS = np.exp(-(_NODES**2) / 2) / np.exp(-(_NODES**2) / 2).sum()
 
 
 @dataclass(frozen=True)
-class OrderParameters:
+class OrderParameters(Brief):
     """Mean-field order parameters of every layer.
 
     Attributes:

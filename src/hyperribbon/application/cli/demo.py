@@ -10,6 +10,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
+from hyperribbon.application.cli.shell import Seconds, as_options
+
 WIDTHS = (784, 256, 256, 256, 10)
 FIGURES = ("ribbons/fig4", "linear_networks/fig1-left", "fluctuations/fig5b")
 _RATE, _BATCH = 0.1, 64
@@ -18,7 +20,7 @@ _RATE, _BATCH = 0.1, 64
 def demo(
     out: Annotated[Path, typer.Option(help="Output folder.")] = Path("demo"),
     epochs: Annotated[int, typer.Option(help="Epochs of training.")] = 10,
-    seconds: Annotated[float, typer.Option(help="Time budget of the inspection.")] = 60.0,
+    seconds: Seconds = 60.0,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
 ) -> None:
     """Train a network on 4,000 digits, inspect it, reproduce three figures, write a report.
@@ -35,7 +37,7 @@ def demo(
     _reproduce(out / "runs", seed, console)
     folders = [out / name for name in ("inspection", "training", "runs")]
     page = write_report(folders, out / "report.html", title="hyperribbon demo")
-    console.print(found.rendered(), highlight=False)
+    console.print(found.rendered(words=as_options), highlight=False)
     minutes = (time.monotonic() - began) / 60
     console.print(f"\nDone in {minutes:.1f} minutes. Open {page} in a browser.", markup=False)
     following = "inspect mymodel:make (your own model), hyperribbon list (the papers' figures)."

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from hyperribbon.application.cli.shell import as_options, check_out
+from hyperribbon.application.cli.shell import Seconds, as_options, check_out, one_of
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive
 
 Factory = Annotated[
@@ -23,7 +23,11 @@ Data = Annotated[
     str | None, typer.Option(help="A data set such as mnist5k, instead of the factory's.")
 ]
 Mode = Annotated[
-    str, typer.Option(help="eval or train: whether batch norm normalises by the batch.")
+    str,
+    typer.Option(
+        help="eval or train: whether batch norm normalises by the batch.",
+        autocompletion=one_of("eval", "train"),
+    ),
 ]
 Out = Annotated[
     Path,
@@ -33,11 +37,8 @@ Folder = Annotated[
     Path | None,
     typer.Option(help="Where finished work is kept: the same command continues there."),
 ]
-Seconds = Annotated[float, typer.Option("--seconds", "--budget", help="Time budget in seconds.")]
-
-
-_PYTHON = "hr.compare(model_a, model_b, loss, data) measures all that."
-_SHELL = "Give a factory and two checkpoints to measure all that."
+_OPTIMIZERS = {"sgd": "SGD", "adam": "Adam", "adamw": "AdamW", "rmsprop": "RMSprop"}
+_OPERATORS = ("hessian", "ggn", "fisher")
 
 
 def inspect_model(
@@ -60,14 +61,18 @@ def inspect_model(
     lr: Annotated[
         float | None, typer.Option(help="Learning rate, for the stability limit.")
     ] = None,
-    momentum: Annotated[float, typer.Option(help="Momentum of SGD, with --lr.")] = 0.0,
+    momentum: Annotated[float, typer.Option(help="Momentum of SGD or RMSprop, with --lr.")] = 0.0,
     optimizer: Annotated[
-        str, typer.Option(help="sgd, adam or adamw: the optimiser of the training.")
+        str,
+        typer.Option(
+            help="sgd, adam, adamw or rmsprop: the optimiser of the training.",
+            autocompletion=one_of(*_OPTIMIZERS),
+        ),
     ] = "sgd",
     weight_decay: Annotated[float, typer.Option(help="Weight decay of the optimiser.")] = 0.0,
     optimizer_state: Annotated[
         Path | None,
-        typer.Option(help="Its state_dict() after training (.pt), which Adam's limit needs."),
+        typer.Option(help="Its state_dict() after training (.pt), which all but SGD need."),
     ] = None,
     batch_size: Annotated[
         int | None, typer.Option(help="Mini-batch size of the training (default: the loader's).")
@@ -146,21 +151,32 @@ def prune_model(
     ] = 0.01,
     metric: Annotated[
         str | None,
-        typer.Option(help="accuracy or loss (default: accuracy where targets are labels)."),
+        typer.Option(
+            help="accuracy or loss (default: accuracy where targets are labels).",
+            autocompletion=one_of("accuracy", "loss"),
+        ),
     ] = None,
     granularity: Annotated[
         str,
         typer.Option(
             help="weight, channel (channels and neurons), head, or unit (all of these); all but "
-            "weight make a smaller network."
+            "weight make a smaller network.",
+            autocompletion=one_of("weight", "channel", "head", "unit"),
         ),
     ] = "weight",
     criterion: Annotated[
-        str, typer.Option(help="magnitude, gradient, fisher, hessian or random.")
+        str,
+        typer.Option(
+            help="magnitude, gradient, fisher, hessian or random.",
+            autocompletion=one_of("magnitude", "gradient", "fisher", "hessian", "random"),
+        ),
     ] = "magnitude",
     held_out: Annotated[
         bool | None,
-        typer.Option("--held-out/--training", help="Whether the data were not trained on."),
+        typer.Option(
+            "--held-out/--training",
+            help="Whether the data were not trained on (default: unknown).",
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Random seed.")] = 0,
     folder: Folder = None,
@@ -221,17 +237,17 @@ def _optimizer(
     weight_decay: float,
 ) -> Any:
     """Return the optimiser that trained the command line's model, a learning rate, or None."""
-    from torch.optim import SGD, Adam, AdamW
+    import torch
 
-    kinds: dict[str, Any] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
-    kind = kinds[check_choice("--optimizer", name, tuple(kinds))]
+    kind = getattr(torch.optim, _OPTIMIZERS[check_choice("--optimizer", name, tuple(_OPTIMIZERS))])
     given = {"--momentum": momentum, "--weight-decay": weight_decay}
     for option, value in given.items():
         if value and (lr is None and state is None):
             raise ArgumentError(option, value, "it needs a learning rate", "Give --lr 0.1 too.")
     if name == "sgd" and state is None and not any(given.values()):
         return lr
-    if name != "sgd" and momentum:
+    has_momentum = name in ("sgd", "rmsprop")
+    if momentum and not has_momentum:
         reason = f"{name} has no such setting"
         raise ArgumentError("--momentum", momentum, reason, "Omit it.")
     if not 0 <= momentum < 1:
@@ -239,11 +255,11 @@ def _optimizer(
             "--momentum", momentum, "expected a number between 0 and 1", "Give 0.9."
         )
     if name != "sgd" and state is None:
-        reason = "the stability limit of Adam depends on its second moments"
-        remedy = "After training, torch.save(optimizer.state_dict(), 'adam.pt'); give that file."
+        reason = f"the stability limit of {_OPTIMIZERS[name]} depends on its second moments"
+        remedy = f"After training, torch.save(optimizer.state_dict(), '{name}.pt'); give that file."
         raise ArgumentError("--optimizer-state", None, reason, remedy)
     rate = 1.0 if lr is None else check_positive("--lr", lr)
-    options = {"momentum": momentum} if name == "sgd" else {}
+    options = {"momentum": momentum} if has_momentum else {}
     made = kind(model.parameters(), lr=rate, weight_decay=weight_decay, **options)
     if state is not None:
         _load_optimizer(made, state)
@@ -283,7 +299,8 @@ def compare_models(
     mode: Annotated[
         str | None,
         typer.Option(
-            help="eval or train: whether batch norm normalises by the batch (default eval)."
+            help="eval or train: whether batch norm normalises by the batch (default eval).",
+            autocompletion=one_of("eval", "train"),
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Random seed (default 0).")] = None,
@@ -330,10 +347,7 @@ def compare_models(
         options["budget"] = check_positive("--budget", seconds)
     found = compare(first, second, names=names, **options)
     console = Console()
-    notes = tuple(
-        note.replace(_PYTHON, _SHELL) if _PYTHON in note else as_options(note)
-        for note in found.notes
-    )
+    notes = tuple(map(as_options, found.notes))
     console.print(replace(found, notes=notes).rendered(), highlight=False)
     if page is not None:
         if place is None:
@@ -356,7 +370,10 @@ def _inspection(place: str) -> Path:
 
 def plan_model(
     factory: Factory,
-    operator: Annotated[str, typer.Option(help="hessian, ggn or fisher.")] = "hessian",
+    operator: Annotated[
+        str,
+        typer.Option(help="hessian, ggn or fisher.", autocompletion=one_of(*_OPERATORS)),
+    ] = "hessian",
     k: Annotated[int, typer.Option(help="Number of leading eigenpairs.")] = 10,
     memory: Annotated[
         float | None, typer.Option(help="Available memory in GB (default: free memory).")
@@ -372,7 +389,7 @@ def plan_model(
     from hyperribbon.operators import GGN, Fisher, Hessian
     from hyperribbon.spectra import plan
 
-    check_choice("--operator", operator, ("hessian", "ggn", "fisher"))
+    check_choice("--operator", operator, _OPERATORS)
     available = None if memory is None else check_positive("--memory", memory) * 1e9
     model, loss, samples = make_case(load_factory(factory), data)
     if operator == "fisher":

@@ -25,6 +25,7 @@ from rich.progress import (
 from rich.table import Column, Table
 
 import hyperribbon
+from hyperribbon.application.cli.shell import one_of
 from hyperribbon.core.checks import ArgumentError, MissingExtraError, check_choice
 from hyperribbon.core.claims import ORIGINS, VERDICTS, Claim
 from hyperribbon.papers.experiments.names import PAPERS, PRESETS, experiment_id, natural_order
@@ -37,7 +38,11 @@ _COLORS = {"holds": "green", "fails": "red", "undecided": "yellow", "not compara
 
 def list_experiments(
     paper: Annotated[
-        str | None, typer.Option(help="Only ribbons, subnetworks, fluctuations or linear_networks.")
+        str | None,
+        typer.Option(
+            help="Only ribbons, subnetworks, fluctuations or linear_networks.",
+            autocompletion=one_of(*PAPERS),
+        ),
     ] = None,
     cost: Annotated[
         bool, typer.Option("--cost", help="Show time and memory of each preset, on one core.")
@@ -115,10 +120,17 @@ def reproduce(
             autocompletion=_complete_ids,
         ),
     ] = None,
-    paper: Annotated[str | None, typer.Option(help="Every experiment of one paper.")] = None,
+    paper: Annotated[
+        str | None,
+        typer.Option(help="Every experiment of one paper.", autocompletion=one_of(*PAPERS)),
+    ] = None,
     everything: Annotated[bool, typer.Option("--all", help="Every experiment.")] = False,
     preset: Annotated[
-        str, typer.Option(help="smoke (seconds), laptop (minutes) or paper (as printed).")
+        str,
+        typer.Option(
+            help="smoke (seconds), laptop (minutes) or paper (as printed).",
+            autocompletion=one_of(*PRESETS),
+        ),
     ] = "laptop",
     data: Annotated[
         Path | None,

@@ -3,23 +3,45 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store.atomic import ensure_folder
 
 _NAMES = "budget|k|mode|seed|memory|batch_size|samples|groups|trajectory|initial|optimizer"
+_CALLS = {
+    "hr.compare(model_a, model_b, loss, data) measures all that.": (
+        "Give a factory and two checkpoints to measure all that."
+    ),
+    "hr.prunable": "hyperribbon prune",
+}
 _KEYWORD = re.compile(rf"\b({_NAMES})=(?:('?)([\w.+-]*\w)\2)?")
 
 
+Seconds = Annotated[float, typer.Option("--seconds", "--budget", help="Time budget in seconds.")]
+
+
+def one_of(*choices: str) -> Callable[[], list[str]]:
+    """Return what completes an option of a few choices in the shell."""
+    return lambda: list(choices)
+
+
 def as_options(text: str) -> str:
-    """Return a text with Python keywords written as the shell's options.
+    """Return a text with Python keywords and calls written as the shell's options and commands.
 
     >>> as_options("Skipped for time: spectra; budget=150 would include them. Use mode='eval'.")
     'Skipped for time: spectra; --budget 150 would include them. Use --mode eval.'
     >>> as_options("Pass batch_size= to compare yours.")
     'Pass --batch-size to compare yours.'
+    >>> as_options("Check on held-out data with hr.prunable; retraining allows more.")
+    'Check on held-out data with hyperribbon prune; retraining allows more.'
     """
+    for call, command in _CALLS.items():
+        text = text.replace(call, command)
     return _KEYWORD.sub(lambda m: f"--{m[1].replace('_', '-')} {m[3] or ''}".rstrip(), text)
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 import torch
 
 from hyperribbon.core.html import error_text
+from hyperribbon.core.result import Brief
 from hyperribbon.core.spectral_results import Estimate, Spectrum
 from hyperribbon.plots import Chart
 
@@ -90,7 +91,7 @@ class Measured:
 
 
 @dataclass
-class Part:
+class Part(Brief):
     """What one measurement of an inspection found, collected piece by piece.
 
     Attributes:

@@ -31,7 +31,7 @@ _HEADLINES = (
     *("gauss_newton.share10", "gauss_newton.share50", "gauss_newton.rank50", "hessian.ratio10"),
     *("stability.ratio", "noise.scale", "subnetworks.critical", "subnetworks.prunable"),
 )
-_LABELS = (("meaning", "Meaning"), ("usual", "Usual"), ("advice", "You might"))
+_LABELS = (("meaning", "Meaning"), ("usual", "Usual"), ("advice", "Advice"))
 _TERM_OF_PART = {
     **{name: name for name in ("stability", "layers", "noise", "trace")},
     "basics": "loss",

@@ -23,12 +23,10 @@ from hyperribbon.application.report.page import (
     regular,
 )
 from hyperribbon.plots import STYLE, Chart, Curve, Path, draw, draw_interactive
-from hyperribbon.recording.trajectory import Trajectory
+from hyperribbon.recording.trajectory import AUXILIARY, Trajectory
 
 _MANY = 8
 """Runs above which a legend would hide the chart."""
-_NO_CHART = (".limit", ".error", ".samples", ".residual", ".products")
-"""What is drawn with another metric, or only listed."""
 _LIMIT = (
     "Dashed: the largest curvature at which the optimiser's step is stable on a quadratic, 2/η for "
     "plain SGD and 2(1+β)/η with momentum β."
@@ -58,7 +56,7 @@ def trajectory_tabs(folders: list[FolderPath]) -> list[Tab]:
     metrics = dict.fromkeys(
         column for table in tables.values() for column in table if column not in ("step", "epoch")
     )
-    shown = [metric for metric in metrics if not metric.endswith(_NO_CHART)]
+    shown = [metric for metric in metrics if not metric.endswith(AUXILIARY)]
     charts = [_chart(metric, tables) for metric in shown]
     joint = embed_runs(trajectories)
     if joint is not None:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from hyperribbon.core.checks import ArgumentError, matrix, positive, validate, zero_or_more
+from hyperribbon.core.result import Brief
 
 
 @dataclass(frozen=True)
-class Whitened:
+class Whitened(Brief):
     """Whitened inputs, the whitening matrix and the dropped directions.
 
     Attributes:

@@ -21,6 +21,7 @@ from hyperribbon.core.checks import ArgumentError, validate
 from hyperribbon.core.devices.modes import preserve_random_state, without_autocast_cache
 from hyperribbon.core.devices.torch_private import Convolution, Dropout, NormWithStatistics
 from hyperribbon.core.generators import torch_generator
+from hyperribbon.core.result import Brief
 from hyperribbon.core.store import remove_folder
 from hyperribbon.operators.risk.batches import move, pick, tensors
 from hyperribbon.operators.risk.data import Data, Source
@@ -47,7 +48,7 @@ Make = Callable[[int], nn.Module]
 
 
 @dataclass(frozen=True)
-class Member:
+class Member(Brief):
     """One trained member of an ensemble.
 
     Attributes:

@@ -21,11 +21,12 @@ from numpy.typing import ArrayLike
 
 from hyperribbon.core import checks
 from hyperribbon.core.checks import ArgumentError, validate
+from hyperribbon.core.result import Brief
 from hyperribbon.theory.fluctuations.stationary import in_eigenbasis
 
 
 @dataclass(frozen=True, eq=False)
-class StationaryState:
+class StationaryState(Brief):
     """Fluctuations of the weights under one optimiser.
 
     Attributes:

@@ -31,10 +31,11 @@ from hyperribbon.core.checks import (
     validate,
     zero_or_more,
 )
+from hyperribbon.core.result import Brief
 
 
 @dataclass(frozen=True)
-class TwoLayerModes:
+class TwoLayerModes(Brief):
     """Singular bases of both layers. Implements Eq. (3.23) of [fluctuations].
 
     Attributes:

@@ -12,6 +12,7 @@ from typing import Annotated as Float
 import numpy as np
 
 from hyperribbon.core.checks import ArgumentError, check_array, check_finite
+from hyperribbon.core.result import Brief
 from hyperribbon.theory.linear_networks.weight_chains import check_chain
 
 _WHITE = 1e-10  # relative deviation of X Xᵀ/n from σ² I below which inputs count as white
@@ -19,7 +20,7 @@ _RANK = 1e-12  # relative size below which a singular value counts as zero
 
 
 @dataclass(frozen=True)
-class Moments:
+class Moments(Brief):
     r"""Second moments of inputs X (d0, n) and targets Y (dL, n).
 
     $$ \Sigma = \tfrac1n X X^\top, \qquad M = \tfrac1n Y X^\top, \qquad t = \tfrac1n \|Y\|_F^2 $$

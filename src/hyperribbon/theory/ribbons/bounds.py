@@ -14,6 +14,7 @@ import numpy as np
 
 from hyperribbon.core import checks
 from hyperribbon.core.checks import ArgumentError, check_choice, validate
+from hyperribbon.core.result import Brief
 from hyperribbon.theory.ribbons.geometric_sums import mean_powers, square_sums
 from hyperribbon.theory.ribbons.ribbon import Ribbon
 
@@ -21,7 +22,7 @@ _ribbon = checks.instance(Ribbon, "Give a Ribbon, such as Ribbon.exponential(50,
 
 
 @dataclass(frozen=True)
-class Bound:
+class Bound(Brief):
     """A bound: numbers and the interval that theory gives for them.
 
     Attributes:

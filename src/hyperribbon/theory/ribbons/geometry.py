@@ -14,6 +14,7 @@ import scipy.linalg
 
 from hyperribbon.core import checks
 from hyperribbon.core.checks import ArgumentError, check_array, validate
+from hyperribbon.core.result import Brief
 from hyperribbon.theory.ribbons.bounds import Bound
 from hyperribbon.theory.ribbons.ribbon import Ribbon
 
@@ -55,7 +56,7 @@ def trajectory_covariance(runs: Iterable[Any]) -> Float[np.ndarray, "N N"]:
 
 
 @dataclass(frozen=True)
-class LyapunovForm:
+class LyapunovForm(Brief):
     """The part due to the targets as the solution of a continuous Lyapunov equation.
 
     Attributes:

@@ -22,6 +22,7 @@ from hyperribbon.core.checks import (
     validate,
 )
 from hyperribbon.core.checks import fraction as share
+from hyperribbon.core.result import Brief
 from hyperribbon.theory.ribbons.geometric_sums import square_sums
 from hyperribbon.theory.ribbons.ribbon import Ribbon, count_points, dense_gram
 from hyperribbon.theory.ribbons.truncation import Count
@@ -30,7 +31,7 @@ _LARGEST = 1e150  # ratios whose squares are finite
 
 
 @dataclass(frozen=True, eq=False)
-class PhaseDiagram:
+class PhaseDiagram(Brief):
     """Dimensions of the ribbon on a grid of ratios R × slopes C × steps T.
 
     Attributes:

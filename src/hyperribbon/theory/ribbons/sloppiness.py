@@ -8,12 +8,13 @@ from typing import Annotated as Float
 import numpy as np
 
 from hyperribbon.core.checks import ArgumentError, check_array, validate, whole, zero_or_more
+from hyperribbon.core.result import Brief
 
 _ROW = "Give one row of eigenvalues; of a data matrix X, np.linalg.eigvalsh(X.T @ X / len(X))."
 
 
 @dataclass(frozen=True)
-class Slope:
+class Slope(Brief):
     """A straight line through log λᵢ against i.
 
     Attributes:

@@ -11,13 +11,14 @@ import numpy as np
 
 from hyperribbon.core.checks import check_shape, count, function, matrix, row, validate
 from hyperribbon.core.checks import fraction as share
+from hyperribbon.core.result import Brief
 
 _ENTRIES_AT_ONCE = 1 << 17  # of the blocks built together: they stay in the second cache
 _HOPE = 0.3  # share of the missing fraction that a first block may leave outside
 
 
 @dataclass(frozen=True)
-class Count:
+class Count(Brief):
     """Dimensions of a batch of covariance matrices.
 
     Attributes:

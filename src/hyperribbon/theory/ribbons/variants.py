@@ -28,6 +28,7 @@ from hyperribbon.core.checks import (
     validate,
     zero_or_more,
 )
+from hyperribbon.core.result import Brief
 from hyperribbon.theory.ribbons.bounds import Bound, decay_base, split_index
 from hyperribbon.theory.ribbons.geometric_sums import mean_powers, pair_sums, square_sums
 from hyperribbon.theory.ribbons.truncation import dimensions_of
@@ -36,7 +37,7 @@ _targets: Check = partial(check_array, ndim=(1, 2))
 
 
 @dataclass(frozen=True, eq=False)
-class TrajectoryCovariance:
+class TrajectoryCovariance(Brief):
     """Covariance P = P1 − P2 of the points on trajectories, in the basis of the samples.
 
     Of C outputs the coordinates are those of the first sample, then of the second: n·C for n below.

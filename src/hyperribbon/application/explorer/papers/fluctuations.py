@@ -220,7 +220,7 @@ def _draw_flatness(values: Values, overlay: Any) -> Drawing:
         curve("modes of W₂", flatness, variances, mode="markers", marker={"color": COLORS[0]}),
         curve("ψ = 2", flatness, line, line={"color": "#888888", "dash": "dot"}),
     ]
-    return drawing(traces, "flatness F = D₁^(−1/2)", "variance along the mode", log="xy")
+    return drawing(traces, "flatness F = D₁<sup>−1/2</sup>", "variance along the mode", log="xy")
 
 
 def _draw_exponent(values: Values, overlay: Any) -> Drawing:

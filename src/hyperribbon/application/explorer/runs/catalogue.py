@@ -13,6 +13,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from hyperribbon.application.explorer.figures import blend_in
+from hyperribbon.application.report.images import data_uri
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.store import finish_save, read_json
 from hyperribbon.recording.trajectory import Trajectory
@@ -121,11 +122,7 @@ class Entry:
         folder = self.folder / "figures"
         interactive = {p.name.removesuffix(".plotly.json") for p in folder.glob("*.plotly.json")}
         pictures = [p for p in sorted(folder.glob("*.png")) if p.stem not in interactive]
-        return {
-            path.stem: "data:image/png;base64,"
-            + base64.b64encode(self._inside(path).read_bytes()).decode()
-            for path in pictures
-        }
+        return {path.stem: data_uri("png", self._inside(path).read_bytes()) for path in pictures}
 
     def code(self) -> str:
         """Return Python code that reproduces or opens a catalogue entry."""

@@ -9,9 +9,8 @@ from urllib.parse import parse_qsl
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html
 
 from hyperribbon.application.explorer.controls import aria, write_query
-from hyperribbon.application.explorer.figures import picture_block
-from hyperribbon.application.explorer.runs.catalogue import UNREADABLE, find_entries
-from hyperribbon.application.explorer.runs.recording_figures import draw_metrics
+from hyperribbon.application.explorer.runs.catalogue import find_entries
+from hyperribbon.application.explorer.runs.overlay import overlay_blocks
 from hyperribbon.application.explorer.runs.summaries import RunSummary, sparkline, summarize
 from hyperribbon.application.explorer.theory_page import keep_link
 from hyperribbon.plots.style import COLORS
@@ -132,8 +131,9 @@ class HomePage:
             State({"type": "pick", "run": ALL}, "id"),
         )
         def _overlay(values: list[Any], ids: list[dict[str, str]]) -> Any:
+            entries = find_entries(self._store)
             chosen = [given["run"] for given, on in zip(ids, values, strict=True) if on]
-            return self._overlay_charts(chosen)
+            return overlay_blocks([entries[n] for n in chosen if n in entries], "overlay")
 
         @app.callback(
             Output("home-link", "data"),
@@ -150,41 +150,6 @@ class HomePage:
             return write_query(stated)
 
         keep_link(app, self.key)
-
-    def _overlay_charts(self, chosen: list[str]) -> list[Any]:
-        """Return the home page's overlay: one chart per metric with all selected runs."""
-        entries, trajectories, left_out = find_entries(self._store), {}, []
-        for name in chosen:
-            if name not in entries:
-                continue
-            try:
-                trajectory = entries[name].trajectory()
-            except UNREADABLE:
-                trajectory = None
-            if trajectory is None or not len(trajectory):
-                left_out.append(entries[name].label)
-            else:
-                trajectories[entries[name].label] = trajectory
-        if not trajectories and not left_out:
-            return []
-        figures = draw_metrics(trajectories)
-        note = f"Without metrics to overlay: {', '.join(left_out)}." if left_out else ""
-        return [
-            html.H2("Overlay"),
-            html.P(f"One chart per metric, one colour per run. {note}", className="quiet-text"),
-            html.Div(
-                [
-                    picture_block(
-                        name,
-                        f"{name} of {', '.join(trajectories)}",
-                        {"type": "overlay", "of": name},
-                        figure,
-                    )
-                    for name, figure in figures.items()
-                ],
-                className="pictures",
-            ),
-        ]
 
 
 def _tools(text: str, choice: str, found: list[RunSummary]) -> html.Div:

@@ -11,25 +11,51 @@ from hyperribbon.manifold import InPCA
 from hyperribbon.manifold.predictions import as_probabilities
 from hyperribbon.plots.interactive import CAMERA
 from hyperribbon.plots.style import COLORS
-from hyperribbon.recording.trajectory import Trajectory
+from hyperribbon.recording.trajectory import AUXILIARY, Trajectory
 
 _MOST_RECORDS = 400
 _MOST_MARKERS = 200
 _MOST_POINTS = 1500
+AXES = {"step": "steps", "epoch": "epochs", "training time, s": "seconds"}
+"""Horizontal axes of a recording's figures, and the attribute of the trajectory."""
 _LIMIT = "largest stable curvature (2/η; with momentum 2(1+β)/η)"
-_NO_CHART = (".limit", ".error", ".samples", ".residual", ".products")
 
 
-def series(trajectory: Trajectory, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return steps and values of a metric for a recording's figure; a vector's first entry.
+def series(
+    trajectory: Trajectory, name: str, x: str = "steps", smoothing: float = 0.0
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return a metric over time for a recording's figure; a vector's first entry.
 
     Very long series are subsampled.
+
+    Args:
+        trajectory: A recorded run.
+        name: A metric of it.
+        x: What it is drawn over: "steps", "epochs" or "seconds".
+        smoothing: Weight w of `smooth`.
     """
-    values = _first(trajectory.metric(name))
-    rows = np.flatnonzero(np.isfinite(values))
+    values, places = _first(trajectory.metric(name)), getattr(trajectory, x)
+    rows = np.flatnonzero(np.isfinite(values) & np.isfinite(places))
+    values = smooth(values[rows], smoothing)
+    chosen = np.arange(len(rows))
     if len(rows) > _MOST_POINTS:
-        rows = rows[np.unique(np.linspace(0, len(rows) - 1, _MOST_POINTS).astype(int))]
-    return trajectory.steps[rows], values[rows]
+        chosen = np.unique(np.linspace(0, len(rows) - 1, _MOST_POINTS).astype(int))
+    return places[rows[chosen]], values[chosen]
+
+
+def smooth(values: np.ndarray, weight: float) -> np.ndarray:
+    """Return a recording's curve smoothed by s ← w·s + (1 − w)·v, unbiased at the start.
+
+    >>> smooth(np.array([1.0, 1.0, 4.0]), 0.5).round(3).tolist()
+    [1.0, 1.0, 2.714]
+    """
+    if weight <= 0:
+        return values
+    total, norm, found = 0.0, 0.0, []
+    for value in values.tolist():
+        total, norm = weight * total + (1 - weight) * value, weight * norm + (1 - weight)
+        found.append(total / norm)
+    return np.array(found)
 
 
 def _first(values: np.ndarray) -> np.ndarray:
@@ -66,7 +92,9 @@ def draw_spectrum(trajectory: Trajectory, name: str) -> Drawing:
     return drawing([trace], "step", "index")
 
 
-def draw_metrics(trajectories: Mapping[str, Trajectory]) -> dict[str, Drawing]:
+def draw_metrics(
+    trajectories: Mapping[str, Trajectory], axis: str = "step", smoothing: float = 0.0
+) -> dict[str, Drawing]:
     """Return the figures of recordings: one per metric, with every run that has it.
 
     For vector-valued metrics, the first entry is drawn. A limit is drawn with the metric that it
@@ -74,15 +102,17 @@ def draw_metrics(trajectories: Mapping[str, Trajectory]) -> dict[str, Drawing]:
 
     Args:
         trajectories: Runs by the name in the legend.
+        axis: The horizontal axis, one of `AXES`.
+        smoothing: Weight w of `smooth`.
     """
     figures = {}
     for name in dict.fromkeys(n for t in trajectories.values() for n in t.metric_names()):
         holders = [t for t in trajectories.values() if name in t.metric_names()]
         is_row = holders[0].metric(name).ndim > 1
-        if name.endswith(_NO_CHART) or (is_row and name.removesuffix(".eigenvalues") in figures):
+        if name.endswith(AUXILIARY) or (is_row and name.removesuffix(".eigenvalues") in figures):
             continue
         title = f"{name}, first" if is_row else name
-        figure = draw_metric(trajectories, name, title)
+        figure = draw_metric(trajectories, name, title, axis=axis, smoothing=smoothing)
         if figure["data"]:
             figures[title] = figure
     places = [x for figure in figures.values() for trace in figure["data"] for x in trace["x"]]
@@ -99,6 +129,8 @@ def draw_metric(
     name: str,
     title: str,
     colors: Sequence[str] = COLORS,
+    axis: str = "step",
+    smoothing: float = 0.0,
 ) -> Drawing:
     """Return the figure of a recorded metric, dashed the stability limit where there is one.
 
@@ -107,28 +139,30 @@ def draw_metric(
         name: A metric.
         title: Its name on the axis.
         colors: Colours of the runs.
+        axis: The horizontal axis, one of `AXES`.
+        smoothing: Weight w of `smooth`.
     """
     limit = f"{name.removesuffix('.eigenvalues')}.limit"
     traces = []
     for position, (label, trajectory) in enumerate(trajectories.items()):
         if name not in trajectory.metric_names():
             continue
-        steps, values = series(trajectory, name)
-        if not len(steps):
+        places, values = series(trajectory, name, AXES[axis], smoothing)
+        if not len(places):
             continue
         color = colors[position % len(colors)]
-        marks = {"size": 4 if len(steps) < _MOST_MARKERS else 1}
+        marks = {"size": 4 if len(places) < _MOST_MARKERS else 1}
         look = {"mode": "lines+markers", "line": {"color": color}, "marker": marks}
         alone = len(trajectories) == 1
-        traces.append(curve(title if alone else label, steps, values, **look))
+        traces.append(curve(title if alone else label, places, values, **look))
         if limit in trajectory.metric_names():
             line = {"color": color, "dash": "dash", "width": 1.5, "shape": "hv"}
             legend = "stability limit" if alone else f"limit of {label}"
-            limits = series(trajectory, limit)
+            limits = series(trajectory, limit, AXES[axis])
             traces.append(curve(legend, *limits, line=line, hovertext=_LIMIT))
     heights = [value for trace in traces for value in trace["y"]]
     wide = min(heights, default=0) > 0 and max(heights) > 30 * min(heights)
-    return drawing(traces, "step", title, log="y" if wide else "", showlegend=len(traces) > 1)
+    return drawing(traces, axis, title, log="y" if wide else "", showlegend=len(traces) > 1)
 
 
 def has_path(trajectory: Trajectory) -> bool:
@@ -145,7 +179,7 @@ def point_colors(trajectory: Trajectory) -> dict[str, np.ndarray]:
     colors = {"step": trajectory.steps.astype(float)}
     if not np.isnan(trajectory.epochs).any():
         colors["epoch"] = trajectory.epochs
-    for name in (name for name in trajectory.metric_names() if not name.endswith(_NO_CHART)):
+    for name in (name for name in trajectory.metric_names() if not name.endswith(AUXILIARY)):
         values = np.asarray(trajectory.metric(name), dtype=float)
         colors[name if values.ndim == 1 else f"{name}, first"] = _first(values)
     return colors

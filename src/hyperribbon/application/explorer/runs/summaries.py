@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,6 +13,7 @@ import numpy as np
 
 from hyperribbon.application.explorer.runs.catalogue import UNREADABLE, Entry
 from hyperribbon.application.explorer.runs.recording_figures import series
+from hyperribbon.application.report.images import data_uri
 from hyperribbon.recording.disk_space import in_words
 from hyperribbon.recording.status import read_status
 from hyperribbon.recording.trajectory import Trajectory
@@ -206,4 +206,4 @@ def sparkline(curve: Series, color: str) -> str:
         'stroke-linejoin="round"/>'
         f'<circle cx="{across[-1] + 3:.1f}" cy="{down[-1]:.1f}" r="2.4" fill="{color}"/></svg>'
     )
-    return "data:image/svg+xml;base64," + base64.b64encode(picture.encode()).decode()
+    return data_uri("svg", picture.encode())

@@ -9,16 +9,14 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from dash import ALL, Dash, Input, Output, State, ctx, dcc, html
 
 from hyperribbon.application.explorer.controls import aria, write_query
-from hyperribbon.application.explorer.figures import curve, drawing, picture_block
 from hyperribbon.application.explorer.jobs import Jobs
 from hyperribbon.application.explorer.runs.catalogue import UNREADABLE, Entry, find_entries
+from hyperribbon.application.explorer.runs.overlay import overlay_blocks
+from hyperribbon.application.explorer.runs.recording_figures import AXES
 from hyperribbon.application.explorer.runs.summaries import RunSummary, summarize
-from hyperribbon.plots.style import COLORS
-from hyperribbon.recording.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from hyperribbon.application.inspection.comparison.result import Comparison
@@ -26,9 +24,7 @@ if TYPE_CHECKING:
 _FIRST = ("loss", "accuracy", "test_accuracy", "sharpness")
 _FIRST += ("lr", "batch_size", "optimizer", "commit")
 _MOST_COLUMNS = 12
-_AXES = {"step": "steps", "epoch": "epochs", "training time, s": "seconds"}
 Factory = Callable[[], tuple[Any, Any, Any]]
-_NO_CHART = (".limit", ".error", ".samples", ".residual", ".products")
 _SECONDS = 60.0
 """Time budget of a comparison."""
 _COMPARED = re.compile(r"([\w.]+)\s*(<=|>=|<|>|=)\s*(\S+)")
@@ -57,21 +53,6 @@ def matches(row: Mapping[str, Any], text: str) -> bool:
     return all(word in words for word in _COMPARED.sub(" ", text).lower().split())
 
 
-def smooth(values: np.ndarray, weight: float) -> np.ndarray:
-    """Return a curve of the table of runs smoothed by s ← w·s + (1 − w)·v, unbiased at the start.
-
-    >>> smooth(np.array([1.0, 1.0, 4.0]), 0.5).round(3).tolist()
-    [1.0, 1.0, 2.714]
-    """
-    if weight <= 0:
-        return values
-    total, norm, found = 0.0, 0.0, []
-    for value in values.tolist():
-        total, norm = weight * total + (1 - weight) * value, weight * norm + (1 - weight)
-        found.append(total / norm)
-    return np.array(found)
-
-
 class TablePage:
     """The explorer's table of runs.
 
@@ -94,7 +75,7 @@ class TablePage:
             html.Button(name, id={"type": "sort", "column": name}, className="quiet")
             for name in names
         ]
-        choices = {"options": list(_AXES), "value": "step", "className": "choices"}
+        choices = {"options": list(AXES), "value": "step", "className": "choices"}
         slider = {"min": 0, "max": 0.95, "step": 0.05, "value": 0, "marks": {0: "0", 0.95: ".95"}}
         placeholder = "Filter: accuracy > 0.9  lr = 0.1  words"
         return html.Div(
@@ -179,7 +160,8 @@ class TablePage:
         def _overlay(chosen: list[str] | None, x: str, weight: float) -> Any:
             found = find_entries(self._store)
             entries = [found[name] for name in chosen or () if name in found]
-            return [*_comparison(entries), *_charts(entries, str(x), float(weight or 0))]
+            over = {"axis": x if x in AXES else "step", "smoothing": float(weight or 0)}
+            return _comparison(entries) or overlay_blocks(entries, "table-chart", **over)
 
         @app.callback(
             output={
@@ -323,41 +305,3 @@ def _verdict(found: Comparison, first: str, second: str) -> list[Any]:
     )
     sentences = [html.Li(sentence) for sentence in found.reading()]
     return [html.Ul(sentences), html.Div(table, className="scroll")]
-
-
-def _charts(entries: list[Entry], x: str, weight: float) -> list[Any]:
-    """Return one chart per metric of the recordings ticked in the table, with one range of x."""
-    runs: dict[str, Trajectory] = {}
-    for entry in entries:
-        try:
-            trajectory = entry.trajectory()
-        except UNREADABLE:
-            continue
-        if trajectory is not None and len(trajectory):
-            runs[entry.label] = trajectory
-    metrics = dict.fromkeys(n for t in runs.values() for n in t.metric_names())
-    if not runs:
-        return []
-    places = {label: _places(run, x) for label, run in runs.items()}
-    ends = [float(value) for place in places.values() for value in place if np.isfinite(value)]
-    blocks = []
-    for metric in (name for name in metrics if not name.endswith(_NO_CHART)):
-        traces = []
-        for position, (label, run) in enumerate(runs.items()):
-            if metric not in run.metric_names() or run.metric(metric).ndim != 1:
-                continue
-            values = run.metric(metric)
-            there = np.isfinite(values) & np.isfinite(places[label])
-            look = {"line": {"color": COLORS[position % len(COLORS)]}, "mode": "lines"}
-            smoothed = smooth(values[there], weight)
-            traces.append(curve(label, places[label][there], smoothed, **look))
-        if traces:
-            figure = drawing(traces, x, metric, showlegend=True)
-            figure["layout"]["xaxis"]["range"] = [min(ends), max(ends)] if ends else None
-            ident = {"type": "table-chart", "of": metric}
-            blocks.append(picture_block(metric, f"{metric} of {', '.join(runs)}", ident, figure))
-    return [html.H2("Overlay"), html.Div(blocks, className="pictures")]
-
-
-def _places(run: Trajectory, x: str) -> np.ndarray:
-    return getattr(run, _AXES.get(x, "steps")).astype(float)

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from hyperribbon.application.inspection.answers.sentences import Answer
 from hyperribbon.application.inspection.quantities import Part, Quantity
-from hyperribbon.plots import COLORS, Bars, Curve, Path
+from hyperribbon.plots import COLORS, Bars, Curve, Path, label_logs
 
 _INK = "#7d8590"  # on white and on a dark page alike
 _BLUE, _RED, _GREEN = COLORS[0], COLORS[1], COLORS[2]
@@ -51,6 +51,7 @@ def answer_picture(term: str, parts: Parts, config: Mapping[str, Any]) -> bytes 
         figure = Figure(figsize=(3.1, 1.55), layout="constrained")
         if draw is None or not draw(figure.subplots(), numbers, parts, config):
             return None
+        label_logs(figure)
         content = BytesIO()
         figure.savefig(content, format="svg", transparent=True, metadata={"Date": None})
     return content.getvalue()
@@ -78,6 +79,7 @@ def draw_answers(answers: Sequence[Answer], parts: Parts, config: Mapping[str, A
             axes.set_visible(_DRAWN[answer.term](axes, numbers, parts, config))
             title = fill(answer.finding.replace("$", r"\$"), _LINE)
             axes.set_title(title, loc="left", fontsize=8.5, fontweight="bold")
+        label_logs(figure)
     return figure
 
 
@@ -106,10 +108,9 @@ def _gauge(axes: Axes, numbers: Numbers, parts: Parts, config: Mapping[str, Any]
     for low, high, color in ((0, 0.8, _GREEN), (0.8, 1, COLORS[4]), (1, top, _RED)):
         axes.axvspan(low, high, color=color, alpha=0.25, lw=0)
     axes.errorbar([ratio.value], [0], xerr=max(ratio.error, 0), fmt="o", color=_BLUE, capsize=3)
-    places = ((0.8, "right", "20% margin "), (1, "left", " limit"))
-    for place, side, text in places:
+    for place, side, offset, text in ((0.8, "right", -3, "20% margin"), (1, "left", 3, "limit")):
         axes.axvline(place, color=_INK, lw=1)
-        axes.text(place, 0.62, text, ha=side)
+        axes.annotate(text, (place, 0.62), (offset, 0), textcoords="offset points", ha=side)
     axes.annotate("your step", (ratio.value, 0), (0, -14), textcoords="offset points", ha="center")
     axes.set(xlim=(0, top), ylim=(-1, 1), yticks=[], xlabel="of the largest stable step")
     axes.xaxis.set_major_formatter("{x:.0%}")

@@ -19,7 +19,7 @@ from hyperribbon.core import checks, html
 from hyperribbon.core.checks import check_choice, check_positive_int, validate
 from hyperribbon.core.devices.modes import plain_arithmetic
 from hyperribbon.core.parameters import ParameterSpace
-from hyperribbon.core.result import Result, Summary
+from hyperribbon.core.result import Brief, Result, Summary
 from hyperribbon.operators import Hessian
 from hyperribbon.prediction.linear_layers import FoundChain, find_chain, names_of
 from hyperribbon.spectra import eigsh
@@ -58,7 +58,7 @@ _MEANINGS = {
 
 
 @dataclass(frozen=True)
-class Rung:
+class Rung(Brief):
     """One step from the measurement to the theory.
 
     Attributes:

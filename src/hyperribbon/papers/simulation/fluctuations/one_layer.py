@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -15,10 +16,14 @@ from threadpoolctl import threadpool_limits
 from hyperribbon.core import checks
 from hyperribbon.core.checks import ArgumentError, check_absent, check_shape, validate
 from hyperribbon.core.generators import numpy_generator
+from hyperribbon.core.result import Result, frame
 from hyperribbon.papers.simulation.fluctuations.batches import chain_batches, check_dynamics
 from hyperribbon.recording.cadence import steps_between
 from hyperribbon.theory.fluctuations.one_layer import batch_factor
 from hyperribbon.theory.fluctuations.stationary import check_second_moments, check_stable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _FROM_ELSEWHERE, _AFTER_ANNEALING = 7.0, 0.5
 FROM_SOLUTION = 3.5
@@ -57,7 +62,7 @@ class RunningMoments:
 
 
 @dataclass(frozen=True)
-class ChainStatistics:
+class ChainStatistics(Result):
     """What many chains did in the stationary state.
 
     Attributes:
@@ -85,6 +90,11 @@ class ChainStatistics:
     burn_in: int
     relaxation_steps: float
     samples: int
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the mean and the second moment of every weight of the one-layer chains."""
+        moments = {"second_moment": self.covariance.diagonal(), "mean": self.mean}
+        return frame({"weight": np.arange(1, len(self.mean) + 1), **moments})
 
     @property
     def variance(self) -> float:

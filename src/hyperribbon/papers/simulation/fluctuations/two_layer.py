@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -13,15 +13,19 @@ from threadpoolctl import threadpool_limits
 from hyperribbon.core import checks
 from hyperribbon.core.checks import ArgumentError, check_shape, validate
 from hyperribbon.core.generators import numpy_generator
+from hyperribbon.core.result import Result, frame
 from hyperribbon.papers.simulation.fluctuations.batches import chain_batches, check_dynamics
 from hyperribbon.papers.simulation.fluctuations.one_layer import FROM_SOLUTION, RunningMoments
 from hyperribbon.recording.cadence import steps_between
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _Gradient = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
-class TwoLayerEnsemble:
+class TwoLayerEnsemble(Result):
     """Weights of all chains at the recorded steps, and their covariance on the way.
 
     Attributes:
@@ -45,6 +49,12 @@ class TwoLayerEnsemble:
     samples: int
     mean: np.ndarray | None
     covariance: np.ndarray | None
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the mean square of the entries of W₁ and W₂ over two-layer chains, by step."""
+        squares = {name: getattr(self, name) ** 2 for name in ("W1", "W2")}
+        means = {f"mean_square_{n}": s.mean(axis=(1, 2, 3)) for n, s in squares.items()}
+        return frame({"step": self.steps, **means})
 
 
 @validate(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,9 +17,13 @@ from hyperribbon.core.checks import (
     check_positive_int,
     validate,
 )
+from hyperribbon.core.result import Result, frame
 from hyperribbon.papers.training.loop import DivergenceError
 from hyperribbon.theory.linear_networks.moments import Moments, reduce_chain
 from hyperribbon.theory.linear_networks.weight_chains import check_widths, sample_balanced_weights
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LINEAR_STARTS = ("balanced", "kaiming_uniform", "lecun", "gaussian")
 
@@ -58,7 +62,7 @@ class HalvingSchedule:
 
 
 @dataclass(frozen=True)
-class LinearRun:
+class LinearRun(Result):
     """What training a linear network gave.
 
     Attributes:
@@ -74,6 +78,15 @@ class LinearRun:
     rates: np.ndarray
     epochs: np.ndarray
     measured: dict[str, np.ndarray]
+
+    def to_frame(self) -> pd.DataFrame:
+        """Return the loss of the linear network before each epoch, with its learning rate."""
+        rates = np.append(self.rates, np.nan)
+        return frame({"epoch": np.arange(len(rates)), "loss": self.losses, "lr": rates})
+
+    def _headline(self) -> str:
+        layers, (first, *_, last) = len(self.weights), self.losses
+        return f"{layers} layers, {len(self.rates)} epochs: loss {first:.4g} to {last:.4g}"
 
 
 @validate(generator=checks.instance(np.random.Generator, "Give np.random.default_rng(seed)."))
