@@ -81,6 +81,13 @@ def test_the_sharpness_is_that_of_the_loss_that_is_trained(entry, truth, risk):
     assert float(top.eigenvalues[0]) == pytest.approx(expected, rel=SHARPNESS[entry.precision])
 
 
+def test_the_loss_at_a_state_dict_is_that_of_its_weights(entry, truth, risk):
+    """Of tied weights a state dict holds every name."""
+    moved = risk.at({name: 0.9 * weight for name, weight in risk.weights().items()})
+    again = moved.at(entry.build().model.state_dict())
+    assert moved.value() != again.value() == pytest.approx(risk.value(), rel=1e-6)
+
+
 def test_operators_take_the_same_arguments(entry, truth):
     problem = entry.build()
     operator = hr.Hessian(*problem.arguments(), **problem.keywords())

@@ -23,6 +23,16 @@ def two_losses(outputs, targets):
     return label + 0.5 * nn.functional.mse_loss(outputs["size"], targets["size"])
 
 
+class TiedTokens(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(9, 5), nn.Linear(5, 9, bias=False)
+        self.head.weight = self.embedding.weight
+
+    def forward(self, tokens):
+        return self.head(torch.tanh(self.embedding(tokens)))
+
+
 def problem(kind):
     """Return a model, a loss, data, and the metric as torch computes it."""
     torch.manual_seed(1)
@@ -35,6 +45,9 @@ def problem(kind):
     elif kind == "outputs and targets in dicts":
         model, targets = TwoHeads(), {"label": torch.arange(40) % 3, "size": torch.randn(40)}
         loss = two_losses
+    elif kind == "tied weights":
+        model, inputs, targets = TiedTokens(), torch.arange(40) % 9, torch.randn(40, 9).softmax(1)
+        loss = nn.CrossEntropyLoss()
     elif kind == "weighted soft labels":
         targets = torch.softmax(torch.randn(40, 3), 1)
         loss = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 3.0, 0.5]))
@@ -55,6 +68,7 @@ def problem(kind):
         "outputs and targets in dicts",
         "several binary labels",
         "a sum over samples",
+        "tied weights",
         "weighted soft labels",
         "labels left out",
     ],
