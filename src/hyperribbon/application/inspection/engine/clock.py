@@ -127,9 +127,19 @@ class InterruptibleRisk(Risk):
     So a product, a Gram matrix or a diagonal of many samples ends in the middle. Several processes
     may cut their data into different numbers of pieces; they read the clock together, before the
     products of solvers only.
+
+    Attributes:
+        clock: The inspection's.
+        portion: Part n/N of the samples given. A sum over these n counts N/n times, so that it
+            estimates the sum over all, as a mean over them estimates the mean.
     """
 
-    clock = Clock()
+    clock, portion = Clock(), 1.0
+
+    @property
+    def amount(self) -> float:
+        """The divisor of a risk under a clock."""
+        return super().amount * (self.portion if self.criterion.reduction == "sum" else 1.0)
 
     def chunks(self, kind: str = "vjp") -> Iterator[Chunk]:
         """Yield the data of an interruptible risk in chunks while the clock has time left."""

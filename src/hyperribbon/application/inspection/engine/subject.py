@@ -201,6 +201,8 @@ class Subject:
             risk = InterruptibleRisk(model, self.loss, share, **options, **group)
             _ = risk.criterion  # raises where there is none
         risk.clock = self.clock
+        number, every = self.source.total, self.given.total
+        risk.portion = number / every if number and every else 1.0
         return risk
 
     @cached_property

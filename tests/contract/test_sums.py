@@ -1,0 +1,89 @@
+"""A loss that sums over samples gives N times what its mean gives, on any number of them."""
+
+import numpy as np
+import pytest
+import torch
+from rich.console import Console
+from torch import nn
+
+import hyperribbon as hr
+from hyperribbon.application.inspection.engine.subject import Subject
+from hyperribbon.application.inspection.sampling import sharpness_error, standard_error
+
+SAMPLES = 96
+
+
+def network(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def data():
+    generator = torch.Generator().manual_seed(5)
+    return torch.randn(SAMPLES, 4, generator=generator), torch.arange(SAMPLES) % 3
+
+
+def losses():
+    return [nn.CrossEntropyLoss(reduction=reduction) for reduction in ("mean", "sum")]
+
+
+@pytest.fixture(scope="module", params=["all samples", "half of them"])
+def subjects(request):
+    found = [Subject(network(1), loss, data()) for loss in losses()]
+    return found if request.param == "all samples" else [s.with_samples(48, seed=3) for s in found]
+
+
+def test_loss_gradient_and_curvature(subjects):
+    mean, whole = subjects
+    v = torch.ones(mean.risk.space.dimension)
+    assert whole.risk.value() == pytest.approx(SAMPLES * mean.risk.value(), rel=1e-5)
+    for name, power in (("hessian", 1), ("ggn", 1), ("covariance", 2)):
+        one, other = getattr(mean, name) @ v, getattr(whole, name) @ v
+        torch.testing.assert_close(other, SAMPLES**power * one, rtol=1e-4, atol=1e-4)
+
+
+def test_sampling_errors(subjects):
+    def trace(part):
+        return float(np.trace(part.hessian.to_dense().double().numpy()))
+
+    top = hr.eigsh(subjects[0].hessian, 1, tol=1e-6)
+    v, λ = top.eigenvectors[:, 0], float(top.eigenvalues[0])
+    mean, whole = (standard_error(s, trace, seed=2, mean=trace(s)) for s in subjects)
+    assert whole == pytest.approx(SAMPLES * mean, rel=1e-3)
+    mean, whole = (
+        sharpness_error(s, v, 2, value=λ * scale)
+        for s, scale in zip(subjects, (1, SAMPLES), strict=True)
+    )
+    assert whole == pytest.approx(SAMPLES * mean, rel=1e-3)
+
+
+def test_the_table_of_an_inspection():
+    kwargs = {"budget": 4, "console": Console(quiet=True)}
+    mean, whole = (
+        hr.inspect(network(1), loss, data(), **kwargs).table().set_index("key") for loss in losses()
+    )
+    both = mean.join(whole.add_suffix("_sum"), how="inner").query("samples == samples_sum")
+    assert {"hessian.largest", "model.loss"} <= set(both.index)
+    for key, row in both.iterrows():
+        if abs(row["value"]) < 1e-3:
+            continue
+        ratio = row["value_sum"] / row["value"]
+        power = round(np.log(ratio) / np.log(SAMPLES))
+        assert power in (0, 1, 2), key
+        assert ratio == pytest.approx(float(SAMPLES) ** power, rel=0.02), key
+        if row["error"] > 1e-3 * abs(row["value"]):
+            assert row["error_sum"] / row["error"] == pytest.approx(ratio, rel=0.05), key
+
+
+def test_the_table_of_a_comparison():
+    a, b = network(1), network(2)
+    kwargs = {"parts": ("sharpness", "trace", "noise", "pruning"), "samples": 48}
+    mean, whole = (
+        hr.compare(a, b, loss, data(), console=Console(quiet=True), **kwargs).table()
+        for loss in losses()
+    )
+    for one, other in zip(mean.to_dict("records"), whole.to_dict("records"), strict=True):
+        factor = SAMPLES ** (2 if one["key"] == "noise" else 1)
+        for column in ("a", "b", "difference", "stderr"):
+            expected = pytest.approx(factor * one[column], rel=1e-3, abs=1e-4 * factor * one["a"])
+            assert other[column] == expected, (one["key"], column)
