@@ -15,7 +15,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hyperribbon.operators.base import LinearOperator
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
@@ -25,6 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import hyperribbon as hr
 from hyperribbon.core.result import Result
 from hyperribbon.noise import compare_covariance, measure_noise, stationarity
+from hyperribbon.operators.linear_operator import LinearOperator
 from hyperribbon.papers.simulation import simulate_one_layer, simulate_two_layer, train_linear
 from hyperribbon.subnetworks import metric_of, sweep_selection
 from hyperribbon.theory.linear_networks import Moments
