@@ -20,12 +20,21 @@ class Memory:
     Attributes:
         spectra: (k, f), power at equally spaced frequencies from 0 to ½ per moment, of mean one.
         kept: (k,), part of the variance that is left beside a mean, or lines of windows.
-        kurtosis: (k,), excess kurtosis of the innovations.
+        filters: (k, p + 1), that turn each mode into its innovations.
+        deviations: (n, k), the modes.
     """
 
     spectra: np.ndarray
     kept: np.ndarray
-    kurtosis: np.ndarray
+    filters: np.ndarray
+    deviations: np.ndarray
+
+    @property
+    def kurtosis(self) -> np.ndarray:
+        """Memory of each mode: excess kurtosis (k,) of the innovations, at least zero."""
+        pairs = zip(self.filters, self.deviations.T, strict=True)
+        start = self.filters.shape[1] - 1
+        return np.maximum(kurtosis([lfilter(a, [1.0], x)[start:] for a, x in pairs], axis=1), 0.0)
 
     @property
     def integrated(self) -> np.ndarray:
@@ -99,8 +108,7 @@ def fit_memory(deviations: np.ndarray, window: int, *, lines: bool) -> Memory:
         spectra = spectra / own[:, :1]
         share = np.clip(own[:, :lags] @ overlap[:lags] / own[:, 0], 0.0, 0.9)[:, None]
     kept = (1 - share[:, 0]) / (1 - len(shapes) / window)
-    steps = [lfilter(a, [1.0], x)[highest:] for a, x in zip(filters, deviations.T, strict=True)]
-    return Memory(spectra, kept, np.maximum(kurtosis(np.array(steps), axis=1), 0.0))
+    return Memory(spectra, kept, filters, deviations)
 
 
 def _levinson(correlation: np.ndarray, samples: int) -> np.ndarray:
