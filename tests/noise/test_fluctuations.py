@@ -284,6 +284,7 @@ def test_results_are_read_and_drawn(tmp_path):
     ("change", "match"),
     [
         ({"data": problem()}, "DataLoader"),
+        ({"data": DataLoader(TensorDataset(*problem()), 60, shuffle=True)}, "one batch"),
         ({"optimizer": torch.optim.SGD(network().parameters(), lr=0.1)}, "none of the chosen"),
         ({"along": "gradient"}, "along"),
         ({"layers": "nothing"}, "params|layers"),
@@ -295,6 +296,12 @@ def test_what_cannot_be_measured_is_named(change, match):
     given |= {"steps": 20} | change
     with pytest.raises(ArgumentError, match=match):
         hr.fluctuations(model, LOSS, **given)
+
+
+def test_an_optimizer_that_evaluates_the_loss_itself_is_refused():
+    model = network()
+    with pytest.raises(ArgumentError, match="several times"):
+        hr.fluctuations(model, LOSS, batches(), torch.optim.LBFGS(model.parameters()), steps=20)
 
 
 def test_a_diverging_training_is_named():

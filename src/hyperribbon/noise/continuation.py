@@ -40,6 +40,12 @@ class Continuation:
         if not isinstance(data, DataLoader) and not (isinstance(data, list) and len(data) > 1):
             reason = "fluctuations come from mini-batches"
             raise ArgumentError("data", data, reason, "Give the DataLoader you train with.")
+        if isinstance(data, DataLoader) and _is_one_batch(data):
+            reason = "an epoch is one batch, and fluctuations come from mini-batches"
+            raise ArgumentError("data", data, reason, "Use a smaller batch_size.")
+        if isinstance(optimizer, torch.optim.LBFGS):
+            reason = "its step evaluates the loss itself, on one batch, several times"
+            raise ArgumentError("optimizer", "LBFGS", reason, "Use SGD or Adam.")
         self._model, self._optimizer = copy.deepcopy((model, optimizer))
         self._training = self._model.training
         self._loss, self._data, self._seed = loss, data, seed
@@ -247,6 +253,13 @@ class Continuation:
         batches = None if sampler.replacement else len(cast("DataLoader[Any]", self._data))
         kind = "independent" if sampler.replacement else "shuffled"
         return read_rule(self._optimizer, kind, batches)
+
+
+def _is_one_batch(data: DataLoader[Any]) -> bool:
+    """Return whether every batch of continued training is the whole data set."""
+    if isinstance(data.dataset, IterableDataset) or getattr(data.sampler, "replacement", False):
+        return False
+    return len(data) == 1
 
 
 def _to(batch: Any, device: torch.device) -> Any:
