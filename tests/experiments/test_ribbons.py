@@ -2,6 +2,7 @@
 
 import dataclasses
 from importlib import import_module
+from importlib.resources import files
 from types import SimpleNamespace
 
 import numpy as np
@@ -108,10 +109,24 @@ _TRIPLED = {
     "fig7": {"sigma_star": (3.0, 9.0, 1.0), "steps": ((1, 4, 16, 64), (3, 12, 48, 192))},
     "kernels": {"sigma_w": (0.1, 0.1 / 3), "steps": (50, 150)},
     "sgd": {"sigma_star": (1.0, 3.0, 1 / 3), "steps": (40, 120)},
+    "thesis": {"epochs": (6, 18)},
     "weight_decay": {"variance_star": (2.0, 18.0, 2 / 9), "steps": (50, 150)},
 }
+_NAMED = {
+    "fig1": "class labels have no scale; training ends where every image is right",
+    "fig2": "spectra of data: no targets and no training in what is judged but the simulation",
+    "fig8": "the ratio is named, and T is an axis of the diagram",
+    "networks": "targets of unit variance and T up to 100 are named",
+}
+"""Experiments whose claims say what targets and training time are meant, or have none."""
 _NOISE = {"simulation", "exact"}  # means of few models, which bands of 2% do not fit at this preset
 _LONG = {"sgd"}
+
+
+def test_every_experiment_is_rescaled_or_says_why_not():
+    folder = files("hyperribbon.papers.experiments.ribbons")
+    modules = {path.name.removesuffix(".py") for path in folder.iterdir()}
+    assert {name for name in modules if name[0] != "_"} == set(_TRIPLED) | set(_NAMED)
 
 
 @pytest.mark.parametrize(

@@ -136,4 +136,4 @@ def draw_parts(axis: Axes, result: Result, color: str) -> None:
     label = f"$P(N,T)$, $N={result.initialisations}$ models"
     axis.semilogy(index[::2], trained[::2], **CIRCLES, color=color, label=label)
     axis.set(xlabel="index $i$", ylabel="eigenvalue", ylim=(1e-8, 2))
-    axis.legend(loc="lower left", bbox_to_anchor=(0.2, 0.0))
+    axis.legend(loc="lower left", bbox_to_anchor=(0.2, 0.0), labelspacing=0.2)

@@ -98,11 +98,27 @@ def simulation_says(setting: str) -> Statement:
     )
 
 
-def explain_styles(axis: Axes, styles: dict[str, dict[str, Any]]) -> None:
-    """Explain line styles above an axis, shared by ribbon figures whose legend has the colours."""
-    handles = [
+def draw_spectrum(
+    axis: Axes, theory: np.ndarray, trained: Any = None, *, every: int = 3, **look: Any
+) -> None:
+    """Draw a ribbon's eigenvalues by their index, and some of trained models as circles."""
+    index = np.arange(1, len(theory) + 1)
+    axis.semilogy(index, theory, **look)
+    if trained is not None:
+        axis.semilogy(index[::every], trained[::every], color=look["color"], **CIRCLES)
+    axis.set_xlabel("index $i$")
+
+
+def style_handles(axis: Axes, styles: dict[str, dict[str, Any]]) -> list[Any]:
+    """Return a legend's handles for line styles of a ribbon figure, in grey."""
+    return [
         axis.plot([], [], **{"color": "0.3", **style}, label=label)[0]
         for label, style in styles.items()
     ]
+
+
+def explain_styles(axis: Axes, styles: dict[str, dict[str, Any]]) -> None:
+    """Explain line styles above an axis, shared by ribbon figures whose legend has the colours."""
     place = {"loc": "lower center", "bbox_to_anchor": (0.5, 1.0)}
-    axis.legend(handles=handles, ncols=3, handlelength=1.5, columnspacing=1.0, **place)
+    look = {"ncols": 3, "handlelength": 1.5, "columnspacing": 1.0}
+    axis.legend(handles=style_handles(axis, styles), **look, **place)

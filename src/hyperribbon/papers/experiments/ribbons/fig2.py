@@ -12,7 +12,7 @@ from hyperribbon.core.data import load_data
 from hyperribbon.core.data.sources import default_folder
 from hyperribbon.core.data.text import read_sequences
 from hyperribbon.papers.experiments import kit
-from hyperribbon.papers.experiments.ribbons._shared import CIRCLES, line_fits
+from hyperribbon.papers.experiments.ribbons import _shared
 from hyperribbon.theory.ribbons import Ribbon, slope
 
 TITLE = "Real data are sloppy: spectra and slopes"
@@ -219,30 +219,30 @@ def _modality(name: str) -> str:
 
 
 def plot(result: Result) -> kit.Figure:
-    """Draw Fig. 2: spectra of real data with fitted lines, and PCA spectra of training on them."""
-    figure, (left, right) = kit.new_figure(1, 2, width="full", ratio=0.8)
+    """Draw Fig. 2: spectra of real data with fitted lines, and PCA spectra of training on them.
+
+    The drop among the first few eigenvectors has a panel of its own.
+    """
+    figure, (left, middle, right) = kit.new_figure(1, 3, width="full", ratio=1.15)
     trainings = zip(result.theory, result.trained, strict=True)
     for row, (theory, trained) in enumerate(trainings):
         color, name, spectrum = kit.COLORS[row], result.names[row], result.spectra[row]
         shown = spectrum[spectrum > 1e-10]
         title = _TITLES.get(name, name)
         label = f"{title}: $c={result.slopes[row]:.4f}\\pm{result.stderrs[row]:.4f}$"
-        left.semilogy(np.arange(1, len(shown) + 1), shown, color=color, lw=1.8, label=label)
+        _shared.draw_spectrum(left, shown, color=color, lw=1.8, label=label)
         fitted = np.arange(*result.ranges[row]) + 1
         left.semilogy(fitted, result.lines[row], color=color, ls="--", lw=0.9)
-        index = np.arange(1, len(theory) + 1)
-        right.semilogy(index, theory / theory[0], color=color)
-        right.semilogy(index, trained / theory[0], color=color, **CIRCLES)
-    left.set(title="(a) input correlations", ylim=(1e-10, 2))
-    left.set(xlabel="index $i$", ylabel=r"$\lambda_i/\lambda_1$")
+        _shared.draw_spectrum(middle, shown[: len(theory)], color=color, marker="o", ms=2, lw=1.2)
+        _shared.draw_spectrum(right, theory / theory[0], trained / theory[0], every=1, color=color)
+    left.set(title="(a) input correlations", ylim=(1e-10, 2), ylabel=r"$\lambda_i/\lambda_1$")
     figure.legend(handles=left.get_legend_handles_labels()[0], loc="outside upper center", ncols=3)
-    right.set(title="(b) training linear models on them", xticks=[1, 5, 10, 15, 20])
-    right.set(xlabel="index $i$", ylabel=r"$\lambda_i/\lambda_1$ of $P(T)$")
+    middle.set(title="(b) their first values", xticks=[1, 5, 10, 15, 20])
+    right.set(title="(c) training on them", xticks=[1, 5, 10, 15, 20])
+    right.set(ylabel=r"$\lambda_i/\lambda_1$ of $P(T)$", ylim=(None, 3))
     # This legend lies above the largest value, which is 1.
-    right.plot([], [], color="0.3", label="closed form")
-    right.plot([], [], color="0.3", label="trained", **CIRCLES)
-    right.set_ylim(top=3)
-    right.legend(loc="upper right", ncols=2)
+    styles = {"closed form": {}, "trained": _shared.CIRCLES}
+    right.legend(handles=_shared.style_handles(right, styles), loc="upper right", ncols=2)
     return figure
 
 
@@ -254,7 +254,7 @@ def measure(result: Result) -> kit.Measurements:
     spectra = [np.asarray(spectrum) for spectrum in result.spectra]
     spans = np.array([np.log(1 / s[s > 1e-10][-1]) for s in spectra])
     heads = [slope(s, last=_HEAD).value for s in spectra] / result.slopes
-    power = np.array([line_fits(s[s > 1e-10])[1] for s in spectra])
+    power = np.array([_shared.line_fits(s[s > 1e-10])[1] for s in spectra])
     bends = (result.local.max(axis=1) - result.local.min(axis=1)) / result.stderrs
 
     def name_values(values: np.ndarray) -> str:

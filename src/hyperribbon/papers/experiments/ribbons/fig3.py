@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from hyperribbon.papers.experiments.judging import Measurements, exact
 from hyperribbon.papers.experiments.kit import Figure, new_figure
 from hyperribbon.papers.experiments.ribbons import _parts
+from hyperribbon.papers.experiments.ribbons._shared import draw_spectrum
 from hyperribbon.papers.experiments.statements import Band, observe, says
 
 TITLE = "PCA eigenvalues of training trajectories and their two sources"
@@ -58,8 +57,7 @@ Config, PRESETS, Result, compute = _parts.Config, _parts.PRESETS, _parts.Result,
 def plot(result: _parts.Result) -> Figure:
     """Draw the eigenvalues of P, of both parts, and of trained models (Fig. 3 of [ribbons])."""
     figure, axis = new_figure(ratio=0.8)
-    index = np.arange(1, len(result.P) + 1)
-    axis.semilogy(index, result.P, color="black", lw=2, label="$P$, closed form")
+    draw_spectrum(axis, result.P, color="black", lw=2, label="$P$, closed form")
     _parts.draw_parts(axis, result, color="black")
     return figure
 

@@ -7,7 +7,7 @@ import numpy as np
 from hyperribbon.core import numpy_generator
 from hyperribbon.core.data import sloppy_inputs
 from hyperribbon.papers.experiments import kit
-from hyperribbon.papers.experiments.ribbons._shared import CIRCLES, explain_styles, training_item
+from hyperribbon.papers.experiments.ribbons import _shared
 from hyperribbon.theory.ribbons import Ribbon, weight_bound
 
 TITLE = "Contribution of the initial weights, closed form and bound (Eq. 9)"
@@ -107,7 +107,7 @@ def compute(config: Config, context: kit.Context) -> Result:
     ]
     setting = {"slope": config.slope, "alpha": config.alpha, "steps": list(config.simulated_steps)}
     items = [
-        training_item(config, context, "weights", batch, **setting)
+        _shared.training_item(config, context, "weights", batch, **setting)
         for batch in range(config.batches)
     ]
     simulated = context.map(_simulate, items, "gradient descent")
@@ -152,21 +152,17 @@ def _simulate(item: kit.Item) -> np.ndarray:
 def plot(result: Result) -> kit.Figure:
     """Draw eigenvalues against their index: closed form, bound and simulation (ribbons, Fig. 4)."""
     figure, axis = kit.new_figure(ratio=0.95)
-    index = np.arange(1, result.closed_form.shape[1] + 1)
     simulated = dict(zip(result.simulated_steps.tolist(), result.simulated, strict=True))
     for color, steps, truth, bound in zip(
         kit.COLORS, result.steps.tolist(), result.closed_form, result.bound, strict=False
     ):
-        axis.semilogy(index, truth, color=color, label=f"$T={_power(steps)}$")
-        axis.semilogy(index, bound, color=color, ls=":", lw=1.2)
-        if steps in simulated:
-            axis.semilogy(index[::3], simulated[steps][::3], "o", color=color, ms=3, mfc="none")
-    axis.set(xlabel="index $i$", ylabel=r"eigenvalue $\lambda_i$ of $T\,P_1^{\sigma_w}(T)$")
-    axis.set_ylim(1e-12, 4)
+        label = f"$T={_power(steps)}$"
+        _shared.draw_spectrum(axis, truth, simulated.get(steps), color=color, label=label)
+        _shared.draw_spectrum(axis, bound, color=color, ls=":", lw=1.2)
+    axis.set(ylabel=r"eigenvalue $\lambda_i$ of $T\,P_1^{\sigma_w}(T)$", ylim=(1e-12, 4))
     axis.add_artist(axis.legend(loc="lower left", title=None, handlelength=1.2))
-    descent = {**CIRCLES, "mfc": "none"}
-    styles = {"closed form": {}, "bound, Eq. (9)": {"ls": ":"}, "gradient descent": descent}
-    explain_styles(axis, styles)
+    styles = {"closed form": {}, "bound, Eq. (9)": {"ls": ":"}, "gradient descent": _shared.CIRCLES}
+    _shared.explain_styles(axis, styles)
     return figure
 
 

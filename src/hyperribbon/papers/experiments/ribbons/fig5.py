@@ -6,7 +6,7 @@ import numpy as np
 
 from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.ribbons import _parts
-from hyperribbon.papers.experiments.ribbons._shared import simulation_says
+from hyperribbon.papers.experiments.ribbons._shared import draw_spectrum, simulation_says
 
 TITLE = "Head and tail of the second moment of trajectories"
 RANDOM = "trained models"
@@ -51,9 +51,8 @@ Config, PRESETS, Result, compute = _parts.Config, _parts.PRESETS, _parts.Result,
 def plot(result: _parts.Result) -> kit.Figure:
     """Draw Fig. 5: P₁ and its parts; the spectrum over single batches shows the noise."""
     figure, axis = kit.new_figure(ratio=0.85)
-    index = np.arange(1, len(result.P) + 1)
-    axis.semilogy(index, result.P1, color="0.25", lw=3.5, alpha=0.35, label="$P_1$")
-    axis.semilogy(index, result.P, color=kit.COLORS[2], ls="--", label="$P=P_1-P_2$")
+    draw_spectrum(axis, result.P1, color="0.25", lw=3.5, alpha=0.35, label="$P_1$")
+    draw_spectrum(axis, result.P, color=kit.COLORS[2], ls="--", label="$P=P_1-P_2$")
     _parts.draw_parts(axis, result, color=kit.COLORS[2])
     handover = _parts.handover(result)
     axis.axvline(handover, color="0.6", lw=0.8, ls=":")

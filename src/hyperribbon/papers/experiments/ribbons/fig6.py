@@ -11,11 +11,7 @@ from matplotlib.axes import Axes
 
 from hyperribbon.core import derive_seed, numpy_generator
 from hyperribbon.papers.experiments import kit
-from hyperribbon.papers.experiments.ribbons._shared import (
-    CIRCLES,
-    simulation_says,
-    training_item,
-)
+from hyperribbon.papers.experiments.ribbons import _shared
 from hyperribbon.papers.simulation.ribbons.trajectories import (
     moments_of_training,
     projected_variances,
@@ -82,7 +78,7 @@ STATEMENTS = (
         "σ* gave another verdict; at n = 50 the bound has a tail in 4 of 560 settings, which was "
         "seen before n = 200 was chosen. The definition and the band were written down before",
     ),
-    simulation_says("gradient descent with the figure's slopes, n = 50, d = 100, T = 10"),
+    _shared.simulation_says("gradient descent with the figure's slopes, n = 50, d = 100, T = 10"),
 )
 
 
@@ -131,6 +127,7 @@ class Result(kit.Frozen):
     # (b,), variances of trained models along theory's eigenvectors over theory
     projections: np.ndarray
     initialisations: int  # trained models for each slope
+    steps: int  # T
     regime_slopes: np.ndarray  # (k,), slopes c where head, plateau and tail are looked for
     regime_truth: np.ndarray  # (k, n), λᵢ/λ₁ in closed form, at one T and σ*/σw
     regime_bound: np.ndarray  # (k, n), Lemma 3
@@ -146,9 +143,9 @@ def compute(config: Config, context: kit.Context) -> Result:
         for slope in config.slopes
     ]
     bounds = [spectrum_bound(ribbon) for ribbon in ribbons]
-    steps = [config.steps]
+    own = {**setting, "steps": [config.steps]}
     items = [
-        training_item(config, context, "weights", slope, batch, slope=slope, steps=steps, **setting)
+        _shared.training_item(config, context, "weights", slope, batch, slope=slope, **own)
         for batch in range(config.batches)
         for slope in config.slopes
     ]
@@ -174,6 +171,7 @@ def compute(config: Config, context: kit.Context) -> Result:
         rates=np.array([_rate(config.samples, slope, setting) for slope in config.slopes]),
         projections=np.reshape(ratios, (config.batches, -1)).mean(axis=1),
         initialisations=config.batches * config.initialisations,
+        steps=config.steps,
         **context.shared(
             _look_for_regimes,
             {name: getattr(config, name) for name in ("regime_samples", "regime_settings")},
@@ -256,12 +254,9 @@ def plot(result: Result) -> kit.Figure:
     figure, (axis, middle, beside) = kit.new_figure(
         columns=3, width="full", ratio=1.2, gridspec_kw={"width_ratios": [3, 3, 2]}
     )
-    _draw_spectra(axis, result.slopes, result.truth, result.bound)
-    index = np.arange(1, result.truth.shape[1] + 1)
-    for color, simulated in zip(kit.COLORS, result.simulated, strict=False):
-        axis.semilogy(index[::4], simulated[::4], color=color, **CIRCLES)
+    _draw_spectra(axis, result.slopes, result.truth, result.bound, result.simulated)
     axis.set(ylabel=r"$\lambda_i/\lambda_1$ of $P_1(T)$")
-    axis.set_title(f"(a) $n={result.truth.shape[1]}$")
+    axis.set_title(f"(a) $n={result.truth.shape[1]}$, $T={result.steps}$")
     steep = slice(-min(4, len(result.regime_slopes)), None)
     _draw_spectra(
         middle, result.regime_slopes[steep], result.regime_truth[steep], result.regime_bound[steep]
@@ -277,21 +272,25 @@ def plot(result: Result) -> kit.Figure:
     shown = result.slopes[:: max(1, len(result.slopes) // 2)]
     beside.set_xticks(shown, [f"{slope:g}" for slope in shown])
     beside.minorticks_off()
-    styles = {"closed form": {}, "Lemma 3": {"ls": "--", "lw": 1}, "trained models": CIRCLES}
-    handles = [
-        axis.plot([], [], **{"color": "0.3", **style}, label=label)[0]
-        for label, style in styles.items()
-    ]
-    figure.legend(handles=handles, loc="outside upper center", ncols=3)
+    circles = _shared.CIRCLES
+    styles = {"closed form": {}, "Lemma 3": {"ls": "--", "lw": 1}, "trained models": circles}
+    figure.legend(handles=_shared.style_handles(axis, styles), loc="outside upper center", ncols=3)
     return figure
 
 
-def _draw_spectra(axis: Axes, slopes: np.ndarray, truth: np.ndarray, bound: np.ndarray) -> None:
-    index = np.arange(1, truth.shape[1] + 1)
-    for color, slope, values, upper in zip(kit.COLORS, slopes, truth, bound, strict=False):
-        axis.semilogy(index, values, color=color, label=f"$c={slope:.2g}$")
-        axis.semilogy(index, np.minimum(upper, 1), color=color, ls="--", lw=1)
-    axis.set(xlabel="index $i$", ylim=(1e-9, 3))
+def _draw_spectra(
+    axis: Axes,
+    slopes: np.ndarray,
+    truth: np.ndarray,
+    bound: np.ndarray,
+    simulated: np.ndarray | None = None,
+) -> None:
+    trained = [None] * len(slopes) if simulated is None else simulated
+    rows = zip(kit.COLORS, slopes, truth, bound, trained, strict=False)
+    for color, slope, values, upper, circles in rows:
+        _shared.draw_spectrum(axis, values, circles, every=4, color=color, label=f"$c={slope:.2g}$")
+        _shared.draw_spectrum(axis, np.minimum(upper, 1), color=color, ls="--", lw=1)
+    axis.set_ylim(1e-9, 3)
     axis.legend(loc="lower left", handlelength=1.2)
 
 

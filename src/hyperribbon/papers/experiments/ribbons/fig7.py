@@ -5,15 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from matplotlib import colormaps
 
 from hyperribbon.papers.experiments import kit
-from hyperribbon.papers.experiments.ribbons._shared import (
-    CIRCLES,
-    Trained,
-    simulation_says,
-    training_item,
-)
+from hyperribbon.papers.experiments.ribbons import _shared
 from hyperribbon.theory.ribbons import Ribbon
 
 TITLE = "Eigenvalues of P(N, T) by training time"
@@ -58,7 +52,7 @@ STATEMENTS = (
         setting=_SETTING + _AS_PLOTTED,
         changed="2026-11-18: new, with a band chosen after the number was known",
     ),
-    simulation_says(_SETTING),
+    _shared.simulation_says(_SETTING),
     kit.observe(
         "tail-share",
         "Fig. 7",
@@ -114,10 +108,10 @@ def compute(config: Config, context: kit.Context) -> Result:
     setting: dict[str, Any] = {**sigma, "alpha": 1.0}
     own = {"dimensions": config.dimensions, "slope": config.slope, "steps": list(config.steps)}
     items = [
-        training_item(config, context, "weights", batch, **own, **setting)
+        _shared.training_item(config, context, "weights", batch, **own, **setting)
         for batch in range(config.batches)
     ]
-    trained = Trained(context, items)
+    trained = _shared.Trained(context, items)
     ribbons = [
         Ribbon.exponential(config.samples, config.slope, steps=steps, **setting)
         for steps in config.steps
@@ -136,18 +130,16 @@ def compute(config: Config, context: kit.Context) -> Result:
 def plot(result: Result) -> kit.Figure:
     """Draw P and T·P by training time: the one's tail falls, the other's rises (Fig. 7)."""
     figure, (left, right) = kit.new_figure(1, 2, width="full", ratio=0.75)
-    index = np.arange(1, result.closed_form.shape[1] + 1)
-    colors = colormaps[kit.SEQUENTIAL](np.linspace(0, 0.9, len(result.steps)))
+    colors = kit.shades(len(result.steps))
     for color, steps, truth, simulated in zip(
         colors, result.steps, result.closed_form, result.simulated, strict=True
     ):
         for axis, scale in ((left, 1), (right, steps)):
-            axis.semilogy(index, scale * truth, color=color, label=f"$T={steps}$")
-            axis.semilogy(index[::3], scale * simulated[::3], color=color, **CIRCLES)
-    left.set(xlabel="index $i$", ylabel="eigenvalue of $P(T)$", title="(a) covariance")
-    right.set(
-        xlabel="index $i$", ylabel=r"eigenvalue of $T\cdot P(T)$", title="(b) summed over the steps"
-    )
+            look = {"color": color, "label": f"$T={steps}$"}
+            _shared.draw_spectrum(axis, scale * truth, scale * simulated, **look)
+    left.set(ylabel="eigenvalue of $P(T)$", title="(a) covariance")
+    left.set_ylim(top=20 * result.closed_form.max())  # room for the legend
+    right.set(ylabel=r"eigenvalue of $T\cdot P(T)$", title="(b) summed over the steps")
     left.legend(ncols=2, loc="upper right", title="lines: closed form, circles: trained")
     return figure
 

@@ -6,13 +6,12 @@ from typing import Any
 
 import numpy as np
 import scipy.ndimage
-from matplotlib import colormaps as plt_colormaps
 from matplotlib.colors import LogNorm, to_rgb
 from mpl_toolkits.mplot3d.art3d import Poly3DCollection
 
 from hyperribbon.papers.experiments import kit
 from hyperribbon.papers.experiments.ribbons._isosurface import isosurface
-from hyperribbon.papers.experiments.ribbons._shared import training_item
+from hyperribbon.papers.experiments.ribbons._shared import style_handles, training_item
 from hyperribbon.papers.simulation.ribbons.trajectories import moments_of_training, pca_spectra
 from hyperribbon.theory.ribbons import dimensions_of, phase_diagram
 
@@ -217,9 +216,11 @@ def _maps(result: Result) -> kit.Figure:
         axis.set_title(rf"({letter}) $\sigma_*/\sigma_w={ratio:g}${note}")
         if ratio == 3:
             _mark_simulations(axis, result, norm)
-    for level, style in zip(_LEVELS, _LEVEL_STYLES, strict=True):
-        axes[2].plot([], [], color="white", ls=style, lw=0.9, label=str(level))
-    axes[2].legend(loc="lower right", labelcolor="white", handlelength=2.2)
+    styles = {
+        str(n): {"ls": s, "color": "white"} for n, s in zip(_LEVELS, _LEVEL_STYLES, strict=True)
+    }
+    look = {"facecolor": "0.25", "labelcolor": "white", "framealpha": 1, "handlelength": 2.2}
+    axes[2].legend(handles=style_handles(axes[2], styles), loc="lower right", **look)
     axes[0].set_ylabel("training time $T$")
     bar = figure.colorbar(mesh, ax=axes, pad=0.01, aspect=28, ticks=[1, 2, 3, 5, 10, 20, 50])
     bar.ax.set_yticklabels(["1", "2", "3", "5", "10", "20", "50"])
@@ -293,8 +294,7 @@ def _contours(result: Result) -> kit.Figure:
     figure, axes = kit.new_figure(1, 2, width="full", ratio=0.72, sharey=True)
     rows = zip(axes, "ef", _LEVELS, result.contour_ratios, result.contours, strict=False)
     for axis, letter, level, ratios, fields in rows:
-        colors = plt_colormaps[kit.SEQUENTIAL](np.linspace(0, 0.85, len(ratios)))
-        for color, ratio, field in zip(colors, ratios, fields, strict=True):
+        for color, ratio, field in zip(kit.shades(len(ratios)), ratios, fields, strict=True):
             smooth = _round_off(field).T
             axis.contour(
                 result.slopes, result.steps[1:], smooth, [level], colors=[color], linewidths=1.3

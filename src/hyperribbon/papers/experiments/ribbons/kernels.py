@@ -8,7 +8,7 @@ from sklearn.metrics.pairwise import laplacian_kernel, linear_kernel, polynomial
 from hyperribbon.core import derive_seed, numpy_generator
 from hyperribbon.core.data import load_data
 from hyperribbon.papers.experiments import kit
-from hyperribbon.papers.experiments.ribbons._shared import CIRCLES
+from hyperribbon.papers.experiments.ribbons._shared import CIRCLES, draw_spectrum
 from hyperribbon.theory.ribbons import Ribbon, kernels_bound, several_kernels
 
 TITLE = "Kernel machines: trajectories of several kernels together"
@@ -240,18 +240,15 @@ def plot(result: Result) -> kit.Figure:
     for color, name, kernel, single in zip(
         kit.COLORS, result.names, result.kernel_eigenvalues, result.single, strict=False
     ):
-        left.semilogy(index, np.where(kernel > 1e-10, kernel, np.nan), color=color, label=name)
-        right.semilogy(index, np.where(single > 1e-10, single, np.nan), color=color, lw=1)
-    right.semilogy(index, result.together, color="black", lw=2, label="all, closed form")
+        draw_spectrum(left, np.where(kernel > 1e-10, kernel, np.nan), color=color, label=name)
+        draw_spectrum(right, np.where(single > 1e-10, single, np.nan), color=color, lw=1)
+    draw_spectrum(right, result.together, color="black", lw=2, label="all, closed form")
     mean = result.simulated.mean(axis=0)
     right.semilogy(index[::3], mean[::3], color="black", label="all, trained", **CIRCLES)
-    scale = result.together[0]
-    bound = scale * np.minimum(result.bound, 1)
-    right.semilogy(index, bound, color="0.5", ls="--", label="Eq. (12), scaled")
-    left.set(xlabel="index $i$", ylabel="eigenvalue of $K$", title="(a) kernels", ylim=(1e-8, 2))
-    right.set(
-        xlabel="index $i$", ylabel="eigenvalue of $P(M,T)$", title="(b) manifolds", ylim=(1e-8, 2)
-    )
+    bound = result.together[0] * np.minimum(result.bound, 1)
+    draw_spectrum(right, bound, color="0.5", ls="--", label="Eq. (12), scaled")
+    left.set(ylabel="eigenvalue of $K$", title="(a) kernels", ylim=(1e-8, 2))
+    right.set(ylabel="eigenvalue of $P(M,T)$", title="(b) manifolds", ylim=(1e-8, 2))
     left.legend(loc="lower left")
     right.legend(loc="lower left")
     return figure

@@ -7,7 +7,7 @@ import numpy as np
 from hyperribbon.core import ArgumentError, derive_seed
 from hyperribbon.papers.experiments.judging import Measurements, over_seeds
 from hyperribbon.papers.experiments.kit import COLORS, Context, Figure, Frozen, new_figure, presets
-from hyperribbon.papers.experiments.ribbons._shared import CIRCLES, Trained, training_item
+from hyperribbon.papers.experiments.ribbons import _shared
 from hyperribbon.papers.experiments.statements import Band, observe, says
 from hyperribbon.papers.experiments.statements import exact as exactly
 from hyperribbon.papers.simulation.ribbons.trajectories import fixed_problem
@@ -120,7 +120,7 @@ def compute(config: Config, context: Context) -> Result:
     """Evaluate both theories of SGD's noise and simulate SGD."""
     setting = {"slope": config.slope, "alpha": config.alpha, "steps": [config.steps]}
     setting |= {"sigma_w": config.sigma_w, "sigma_star": config.sigma_star}
-    item = training_item(config, context, **setting)
+    item = _shared.training_item(config, context, **setting)
     X, y, ribbon = fixed_problem(item)
     theory = {
         noise: [
@@ -134,7 +134,7 @@ def compute(config: Config, context: Context) -> Result:
     for b in config.batch_sizes:
         seeds = [derive_seed(context.seed, "sgd", b, batch) for batch in range(config.batches)]
         items = [{**item, "batch_size": b, "seed": seed} for seed in seeds]
-        runs.append(Trained(context, items, f"SGD, b = {b}"))
+        runs.append(_shared.Trained(context, items, f"SGD, b = {b}"))
     each = np.array([trained.each[:, 0] for trained in runs])
     printed, verified = _excess()
     return Result(
@@ -206,28 +206,22 @@ def _divergence(X: np.ndarray, y: np.ndarray, config: Config) -> float:
 def plot(result: Result) -> Figure:
     """Draw SGD's spectra and losses by batch size."""
     figure, (left, right) = new_figure(1, 2, width="full", ratio=0.75)
-    index = np.arange(1, len(result.descent) + 1)
-    left.semilogy(index, result.descent, color="0.6", lw=2.5, label="gradient descent")
+    _shared.draw_spectrum(left, result.descent, color="0.6", lw=2.5, label="gradient descent")
     rows = zip(
         COLORS, result.batch_sizes, result.exact, result.constant, result.simulated, strict=False
     )
     for color, b, exact, constant, simulated in rows:
-        left.semilogy(index, exact, color=color, label=f"$b={b}$")
-        left.semilogy(index, constant, color=color, ls=":")
-        left.semilogy(index[::3], simulated[::3], color=color, **CIRCLES)
+        _shared.draw_spectrum(left, exact, simulated, color=color, label=f"$b={b}$")
+        _shared.draw_spectrum(left, constant, color=color, ls=":")
     for color, b, exact, constant in zip(
         COLORS, result.batch_sizes, result.losses_exact, result.losses_constant, strict=False
     ):
         right.semilogy(exact, color=color, label=f"$b={b}$")
         right.semilogy(constant, color=color, ls=":")
-    left.set(xlabel="index $i$", ylabel="eigenvalue of $P(T)$", title="(a) covariance")
+    left.set(ylabel="eigenvalue of $P(T)$", title="(a) covariance")
     right.set(xlabel="step $t$", ylabel=r"$\mathrm{E}\|r_t\|^2/2n$", title="(b) expected loss")
-    handles = [
-        *left.get_legend_handles_labels()[0],
-        left.plot([], [], color="0.3", label="exact noise")[0],
-        left.plot([], [], color="0.3", ls=":", label="constant noise")[0],
-        left.plot([], [], color="0.3", label="simulated SGD", **CIRCLES)[0],
-    ]
+    styles = {"exact noise": {}, "constant noise": {"ls": ":"}, "simulated SGD": _shared.CIRCLES}
+    handles = [*left.get_legend_handles_labels()[0], *_shared.style_handles(left, styles)]
     left.set_ylim(top=30 * result.exact.max())
     left.legend(handles=handles, ncols=2, loc="upper right")
     right.legend(loc="upper right")
