@@ -103,7 +103,7 @@ FAULTS = [
         "hyperribbon.recording.trajectory.Trajectory.open",
     ),
     (
-        "application.inspection.linear.theory:_balance",
+        "application.inspection.linear.theory:_cut_rank",
         ValueError,
         "hyperribbon.application.inspection.linear.theory.compare_with_theory",
     ),

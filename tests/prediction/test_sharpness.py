@@ -25,6 +25,8 @@ RULES = {
     "Nesterov": lambda p: torch.optim.SGD(p, lr=0.01, momentum=0.8, nesterov=True),
     "Adam": lambda p: torch.optim.Adam(p, lr=0.01),
     "AdamW": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
+    "RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.003, momentum=0.5),
+    "centred RMSprop": lambda p: torch.optim.RMSprop(p, lr=0.003, centered=True),
 }
 
 
@@ -123,7 +125,13 @@ def test_the_limits_of_optimisers(data):
         optimizer = RULES[rule](model.parameters())
         found = hr.predict_sharpness(model, nn.MSELoss(), data, optimizer=optimizer, steps=2)
         assert found.ceiling == pytest.approx(expected, rel=1e-9)
-    for rule, expected in (("Adam", 2 * 1.9 / (0.1 * 0.01)), ("AdamW", 1.999 * 1.9 / (0.1 * 0.01))):
+    preconditioned = {
+        "Adam": 2 * 1.9 / (0.1 * 0.01),
+        "AdamW": 1.999 * 1.9 / (0.1 * 0.01),
+        "RMSprop": 2 * 1.5 / 0.003,
+        "centred RMSprop": 2 / 0.003,
+    }
+    for rule, expected in preconditioned.items():
         optimizer = RULES[rule](model.parameters())
         found = hr.predict_sharpness(model, nn.MSELoss(), data, optimizer=optimizer, steps=2)
         assert found.ceiling == np.inf
@@ -196,3 +204,15 @@ def test_a_band_is_students_interval_of_one_more_training():
         low, high = module.interval(list(sample[:8]))
         inside.append(low <= np.exp(sample[8]) <= high)
     assert np.mean(inside) == pytest.approx(0.95, abs=0.015)
+
+
+def test_a_wrapped_optimiser_is_forecast_like_the_one_inside(data):
+    class Wrapper:
+        def __init__(self, optimizer):
+            self.optimizer = optimizer
+
+    model = network()
+    inner = RULES["RMSprop"](model.parameters())
+    expected = hr.predict_sharpness(model, nn.MSELoss(), data, optimizer=inner, steps=20)
+    found = hr.predict_sharpness(model, nn.MSELoss(), data, optimizer=Wrapper(inner), steps=20)
+    assert found.value == expected.value and found.limit == expected.limit

@@ -210,3 +210,17 @@ def test_curvature_outside_its_range_is_zero(network, is_gauss_newton):
 def test_only_the_curvature_of_a_linear_network_is_restricted():
     with pytest.raises(ArgumentError, match="of no linear network"):
         ln.restrict_to_range(np.eye(3))
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+def test_balanced_layers_have_the_map_they_are_asked_for(rank):
+    rng = np.random.default_rng(rank)
+    product = rng.standard_normal((4, rank)) @ rng.standard_normal((rank, 6))
+    layers = ln.balance_layers(product, (5, 3, 4))
+    assert [layer.shape for layer in layers] == [(5, 6), (3, 5), (4, 3)]
+    assert ln.balance_defect(layers) < 1e-12
+    np.testing.assert_allclose(ln.end_to_end(layers), product, atol=1e-12)
+    (narrow,) = ln.balance_layers(product, (4,))
+    np.testing.assert_allclose(narrow, product, atol=1e-12)
+    with pytest.raises(ArgumentError, match="its last entry must be dL = 4"):
+        ln.balance_layers(product, (5, 3))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Annotated as Float
 from typing import Any
 
@@ -120,9 +121,7 @@ def _calls(
     def record(calls: list[torch.Tensor]) -> Callable[..., None]:
         return lambda _module, inputs: calls.append(inputs[0])
 
-    hooks = [layer.register_forward_pre_hook(record(given[name])) for name, layer in layers.items()]
-    with torch.no_grad():
-        returned = [model(batch) for batch in batches]
-    for hook in hooks:
-        hook.remove()
-    return given, returned
+    with ExitStack() as hooks, torch.no_grad():
+        for name, layer in layers.items():
+            hooks.enter_context(layer.register_forward_pre_hook(record(given[name])))
+        return given, [model(batch) for batch in batches]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ def find_layers(risk: Risk) -> dict[str, tuple[int, int]]:
             from other parameters, or its output is joined with something else.
     """
     batch = risk.source.some(_SHOWN)
-    calls, outputs, _ = _run(risk, batch)
+    calls, outputs, _ = record_layers(risk, batch)
     if outputs.ndim > 2:
         reason = f"its outputs have shape (n, {', '.join(map(str, outputs.shape[1:]))})"
         remedy = "The theory is about one vector of outputs for each sample."
@@ -125,7 +126,7 @@ def find_chain(risk: Risk) -> FoundChain:
     biases = [None if layer.bias is None else _double(layer.bias) for layer in modules]
     features, outputs, pieces = [], [], []
     for _, batch in risk.source.chunks(_ROWS):
-        calls, values, targets = _run(risk, batch)
+        calls, values, targets = record_layers(risk, batch)
         features.append(_double(_given(calls, names[0])))
         x = features[-1]
         for weight, bias in zip(weights, biases, strict=True):
@@ -196,30 +197,19 @@ def _assemble(
     )
 
 
-def _run(risk: Risk, batch: Any) -> tuple[_Calls, torch.Tensor, Any]:
-    with _recording(risk.function.module) as calls, preserve_random_state():
-        return calls, *risk.evaluate(batch)
-
-
-@contextmanager
-def _recording(model: nn.Module) -> Iterator[_Calls]:
-    """Record the calls of a model's linear layers; the hooks are removed afterwards."""
+def record_layers(risk: Risk, batch: Any) -> tuple[_Calls, torch.Tensor, Any]:
+    """Return the calls of a model's linear layers on a batch, its outputs and the targets."""
     calls: _Calls = []
-    handles = []
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Linear) or any(True for _ in module.parameters(recurse=False)):
 
-            def record(
-                layer: nn.Module, given: Any, named: Any, output: Any, name: str = name
-            ) -> None:
-                calls.append((name, layer, given[0] if given else named.get("input"), output))
+    def record(name: str, layer: nn.Module, given: Any, named: Any, output: Any) -> None:
+        calls.append((name, layer, given[0] if given else named.get("input"), output))
 
-            handles.append(module.register_forward_hook(record, with_kwargs=True))
-    try:
-        yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, preserve_random_state():
+        for name, module in risk.function.module.named_modules():
+            if isinstance(module, nn.Linear) or any(True for _ in module.parameters(recurse=False)):
+                hook = partial(record, name)
+                hooks.enter_context(module.register_forward_hook(hook, with_kwargs=True))
+        return calls, *risk.evaluate(batch)
 
 
 def _last_chain(risk: Risk, calls: _Calls) -> _Calls:
@@ -280,11 +270,8 @@ def _connect(risk: Risk, batch: Any, chain: _Calls, outputs: torch.Tensor) -> _C
     kept: _Calls = []
     for call, follower in zip(reversed(chain), [None, *reversed(followers)], strict=True):
         layer = call[1]
-        handle = layer.register_forward_hook(lambda module, given, output: output.roll(1, 0))
-        try:
-            calls, exchanged, _ = _run(risk, batch)
-        finally:
-            handle.remove()
+        with layer.register_forward_hook(lambda module, given, output: output.roll(1, 0)):
+            calls, exchanged, _ = record_layers(risk, batch)
         before, after = outputs, exchanged
         if follower is not None:
             before, after = kept[0][2], _given(calls, follower)

@@ -25,14 +25,18 @@ from hyperribbon.core.result import Result, Summary
 from hyperribbon.operators import Hessian, Risk
 from hyperribbon.operators.risk.batches import batch_size
 from hyperribbon.operators.risk.objective import Objective
-from hyperribbon.prediction.linear_layers import FoundChain, find_chain, names_of
+from hyperribbon.prediction.linear_layers import FoundChain, find_chain, names_of, record_layers
 from hyperribbon.prediction.surrogate import (
     ChainSurrogate,
     LinearSurrogate,
     squares,
     stand_in_data,
 )
-from hyperribbon.prediction.update_rules import preconditioned_limit, update_rule
+from hyperribbon.prediction.update_rules import (
+    preconditioned_limit,
+    unwrap_optimizer,
+    update_rule,
+)
 from hyperribbon.spectra import eigsh
 
 if TYPE_CHECKING:
@@ -57,8 +61,8 @@ class SharpnessPrediction(Result, plot="plot_sharpness_forecast"):
         low: Lower end of the band.
         high: Upper end: 95% of trainings of this kind lie between both.
         initial: Sharpness at the start, measured.
-        ceiling: Largest sharpness at which the optimiser is stable; infinite for Adam, whose limit
-            is one of the preconditioned Hessian, see `limit`.
+        ceiling: Largest sharpness at which the optimiser is stable; infinite for Adam and RMSprop,
+            whose limit is one of the preconditioned Hessian, see `limit`.
         limit: The stability limit in words.
         steps: (m,), steps of the path.
         path: (m,), predicted sharpness at these steps.
@@ -165,7 +169,7 @@ def predict_sharpness(
         loss: As for `Risk`; None for the model's own.
         data: As for `Risk`; steps are full batches. At most 1,024 samples are used where the
             network or the loss does not reduce to moments.
-        optimizer: A torch SGD, Adam or AdamW, or a learning rate of gradient descent.
+        optimizer: A torch SGD, Adam, AdamW or RMSprop, or a learning rate of gradient descent.
         steps: Steps of training.
         memory: Bytes to stay below.
         seed: Seed of the samples and the eigensolver.
@@ -181,6 +185,7 @@ def predict_sharpness(
     >>> predict_sharpness(model, nn.MSELoss(), data, optimizer=0.1, steps=10)
     SharpnessPrediction(0.667, 0.653 to 0.68, limit 20)
     """
+    optimizer = unwrap_optimizer(optimizer)
     ceiling, limit = _ceiling(optimizer, model)
     risk = Risk(model, loss, data, memory=memory)
     chain = _whole_chain(risk)
@@ -223,21 +228,17 @@ class _Run:
 
     def __init__(self, model: nn.Module, loss: Any, risk: Risk, chain: FoundChain | None) -> None:
         objective, first = Objective(loss), next(iter(risk.source.batches()))
+        surrogate = LinearSurrogate(model, lambda inner: objective.outputs(inner, first))
+        self.activations = surrogate.activations
         if chain is None:
-            surrogate = LinearSurrogate(model, lambda inner: objective.outputs(inner, first))
             self.module: nn.Module = surrogate
-            self.activations = surrogate.activations
             self._loss, self._data = loss, risk.source
             self._objective, self._batches = objective, list(risk.source.batches())
             self._is_sum = risk.criterion.reduction == "sum"
             inner = dict(surrogate.inner.named_parameters())
             self.parameters = {name: inner[name] for name in risk.space.names}
             return
-        twin = LinearSurrogate(model, lambda inner: objective.outputs(inner, first))
-        self.activations = twin.activations
-        gains = _gains(risk, chain)
-        chained = ChainSurrogate(chain, gains)
-        self.module = chained
+        self.module = chained = ChainSurrogate(chain, _gains(risk, chain))
         self._data = stand_in_data(chain)
         self._loss = squares(chain.curvature)
         self._objective, self._batches, self._is_sum = Objective(self._loss), [self._data], False
@@ -301,21 +302,11 @@ def _gains(risk: Risk, chain: FoundChain) -> list[float]:
     """Return each layer's gain κ for the sharpness's forecast: next input over its output."""
     given: dict[str, float] = dict.fromkeys(chain.layers, 0.0)
     put = dict(given)
-    module = risk.function.module
-    handles = []
-    for name in chain.layers:
-
-        def record(_m: Any, args: Any, named: Any, output: Any, name: str = name) -> None:
-            given[name] += float((args[0] if args else named["input"]).double().square().sum())
-            put[name] += float(output.double().square().sum())
-
-        handles.append(module.get_submodule(name).register_forward_hook(record, with_kwargs=True))
-    try:
-        for batch in risk.source.batches():
-            risk.evaluate(batch)
-    finally:
-        for handle in handles:
-            handle.remove()
+    for batch in risk.source.batches():
+        for name, _, inputs, output in record_layers(risk, batch)[0]:
+            if name in given:
+                given[name] += float(inputs.double().square().sum())
+                put[name] += float(output.double().square().sum())
     pairs = zip(chain.layers, chain.layers[1:], strict=False)
     gains = [
         math.sqrt(given[after] / put[before]) if put[before] else 1.0 for before, after in pairs
@@ -325,7 +316,7 @@ def _gains(risk: Risk, chain: FoundChain) -> list[float]:
 
 def _ceiling(optimizer: Any, model: nn.Module) -> tuple[float, str]:
     """Return the largest stable sharpness that a forecast may reach, and the limit in words."""
-    if isinstance(optimizer, torch.optim.Adam):
+    if isinstance(optimizer, torch.optim.Adam | torch.optim.RMSprop):
         value = preconditioned_limit(optimizer)
         return math.inf, f"{value:.4g} for the Hessian preconditioned by {type(optimizer).__name__}"
     rule = update_rule(optimizer, model)

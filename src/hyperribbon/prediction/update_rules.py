@@ -76,9 +76,7 @@ def update_rule(optimizer: Any, model: nn.Module) -> UpdateRule:
             step.
         ArgumentError: The optimiser updates nothing of the model, or maximises.
     """
-    wrapped = getattr(optimizer, "optimizer", None)
-    if isinstance(wrapped, torch.optim.Optimizer):
-        return update_rule(wrapped, model)
+    optimizer = unwrap_optimizer(optimizer)
     if not isinstance(optimizer, torch.optim.Optimizer):
         rate = check_positive("optimizer", optimizer)
         return UpdateRule("gradient descent", rate, 2.0, 0.0, f"gradient descent, η = {rate:g}")
@@ -99,27 +97,40 @@ def update_rule(optimizer: Any, model: nn.Module) -> UpdateRule:
     return _join(kind, groups, set(names.values()))
 
 
-def preconditioned_limit(optimizer: torch.optim.Adam) -> float:
-    r"""Return the limit of curvature under Adam's update rule when its scaling is unknown.
+def unwrap_optimizer(optimizer: Any) -> Any:
+    """Return the torch optimiser inside a wrapper whose update rule is asked for; else itself."""
+    wrapped = getattr(optimizer, "optimizer", None)
+    return unwrap_optimizer(wrapped) if isinstance(wrapped, torch.optim.Optimizer) else optimizer
 
-    $$ \lambda_{\max}\big(P^{-1/2} H P^{-1/2}\big)
-    \le \frac{(2-\eta w)(1+\beta_1)}{(1-\beta_1)\,\eta},
-    \qquad P = \operatorname{diag}(\sqrt{\hat v} + \epsilon) $$
 
-    with the decay w of AdamW; the smallest where parameter groups differ.
+def preconditioned_limit(optimizer: torch.optim.Optimizer) -> float:
+    r"""Return the limit of curvature under an adaptive update rule whose scaling P is unknown.
+
+    $$ \lambda_{\max}\big(P^{-1/2} (H + W) P^{-1/2}\big) \le \frac{\text{limit}}{\eta},
+    \qquad P_\text{Adam} = \operatorname{diag}(\sqrt{\hat v} + \epsilon), \quad
+    P_\text{RMSprop} = \operatorname{diag}(\sqrt v + \epsilon) $$
+
+    with W and the limit of `UpdateRule`; the smallest where parameter groups differ.
     """
-    limits = []
-    for group in optimizer.param_groups:
-        beta, rate, shrink = _adam_numbers(optimizer, group)
-        limits.append((2 - shrink) * (1 + beta) / ((1 - beta) * rate))
-    return min(limits)
+    limit = _rmsprop_limit if isinstance(optimizer, torch.optim.RMSprop) else _adam_limit
+    return min(limit(optimizer, group) / float(group["lr"]) for group in optimizer.param_groups)
 
 
-def _adam_numbers(optimizer: Any, group: dict[str, Any]) -> tuple[float, float, float]:
-    """Return β₁, η and η·w of decoupled weight decay, for Adam's update rule."""
-    beta, rate = float(group["betas"][0]), float(group["lr"])
+def _adam_limit(optimizer: Any, group: dict[str, Any]) -> float:
+    """Return (2 − ηw)(1 + β₁)/(1 − β₁), the limit of Adam's update rule."""
+    beta, shrink = float(group["betas"][0]), _decoupled_decay(optimizer, group)
+    return (2 - shrink) * (1 + beta) / (1 - beta)
+
+
+def _rmsprop_limit(_optimizer: Any, group: dict[str, Any]) -> float:
+    """Return 2(1 + β), the limit of RMSprop's update rule."""
+    return 2 * (1 + float(group["momentum"]))
+
+
+def _decoupled_decay(optimizer: Any, group: dict[str, Any]) -> float:
+    """Return η·w of decoupled weight decay, for Adam's update rule."""
     decoupled = isinstance(optimizer, torch.optim.AdamW) or group.get("decoupled_weight_decay")
-    return beta, rate, rate * float(group["weight_decay"]) if decoupled else 0.0
+    return float(group["lr"]) * float(group["weight_decay"]) if decoupled else 0.0
 
 
 def _reader(optimizer: torch.optim.Optimizer) -> Callable[..., _Group]:
@@ -143,11 +154,10 @@ def _read_sgd(optimizer: Any, group: dict[str, Any], members: dict[str, torch.Te
 
 
 def _read_adam(optimizer: Any, group: dict[str, Any], members: dict[str, torch.Tensor]) -> _Group:
-    beta, rate, shrink = _adam_numbers(optimizer, group)
-    decay = 0.0 if shrink else float(group["weight_decay"])
+    decay = 0.0 if _decoupled_decay(optimizer, group) else float(group["weight_decay"])
     rates = {name: _adam_rates(optimizer, group, p) for name, p in members.items()}
-    limit = (2 - shrink) * (1 + beta) / (1 - beta)
-    return _Group(rates, limit, decay, f"η = {rate:g}, β₁ = {beta:g}")
+    text = f"η = {float(group['lr']):g}, β₁ = {float(group['betas'][0]):g}"
+    return _Group(rates, _adam_limit(optimizer, group), decay, text)
 
 
 def _read_rmsprop(
@@ -156,7 +166,7 @@ def _read_rmsprop(
     beta, rate = float(group["momentum"]), float(group["lr"])
     rates = {name: _rmsprop_rates(optimizer, group, p) for name, p in members.items()}
     text = f"η = {rate:g}" + (f", momentum {beta:g}" if beta else "")
-    return _Group(rates, 2 * (1 + beta), float(group["weight_decay"]), text)
+    return _Group(rates, _rmsprop_limit(optimizer, group), float(group["weight_decay"]), text)
 
 
 def _rmsprop_rates(optimizer: Any, group: dict[str, Any], parameter: torch.Tensor) -> torch.Tensor:

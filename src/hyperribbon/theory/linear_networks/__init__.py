@@ -28,17 +28,24 @@ from hyperribbon.theory.linear_networks.solution import (
     label_sharpness,
     solution_singular_values,
 )
-from hyperribbon.theory.linear_networks.weight_chains import chain_products, sample_balanced_weights
+from hyperribbon.theory.linear_networks.weight_chains import (
+    balance_layers,
+    chain_products,
+    end_to_end,
+    sample_balanced_weights,
+)
 
 __all__ = [
     "Moments",
     "Whitened",
     "balance_defect",
+    "balance_layers",
     "balanced_count",
     "balanced_eigenvalues",
     "balanced_eigenvectors",
     "chain_products",
     "check_white",
+    "end_to_end",
     "ggn",
     "hessian",
     "jacobian",

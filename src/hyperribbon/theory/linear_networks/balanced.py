@@ -16,7 +16,7 @@ from hyperribbon.core.checks import (
     check_shape,
     validate,
 )
-from hyperribbon.theory.linear_networks.weight_chains import check_chain, check_widths
+from hyperribbon.theory.linear_networks.weight_chains import check_chain, check_widths, end_to_end
 
 _BALANCED = 1e-6  # defect of layers whose closed forms hold to as many digits
 
@@ -153,7 +153,7 @@ def balanced_eigenvectors(
     d_in, d_out = chain[0].shape[1], len(chain[-1])
     check_shape("X", X, (d_in, X.shape[1]), f"the first layer has {d_in} inputs")
     # Both bases from the end-to-end map, so that the i-th input goes to the i-th output direction.
-    left, product, right = np.linalg.svd(np.linalg.multi_dot([*chain[::-1], np.eye(d_in)]))
+    left, product, right = np.linalg.svd(end_to_end(chain))
     rank = int((product > product[0] * max(d_in, d_out) * np.finfo(float).eps).sum())
     shared = product[:rank] ** (1 / len(chain)) if product[0] > 0 else product[:0]
     sums = _pair_sums(shared, len(chain), d_in, d_out)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from functools import reduce
+from itertools import accumulate, pairwise
 from typing import Annotated as Float
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from hyperribbon.core import checks
 from hyperribbon.core.checks import ArgumentError, check_array, check_finite, validate
 
+_RANK = 1e-12  # singular value over the largest below which it counts as zero
 _generator = checks.instance(np.random.Generator, "Give np.random.default_rng(seed).")
 
 
@@ -67,6 +69,41 @@ def chain_products(
     after = list(accumulate(chain[:0:-1], np.matmul))
     first, last = np.eye(chain[0].shape[1]), np.eye(chain[-1].shape[0])
     return [first, *before], [*reversed(after), last]
+
+
+@validate(weights=checks.matrices)
+def end_to_end(weights: Sequence[np.ndarray]) -> Float[np.ndarray, "dL d0"]:
+    """Return W_L … W_1, the map of a whole chain of weights."""
+    return reduce(_left_multiplied, check_chain(weights))
+
+
+@validate(product=checks.matrix, widths=checks.list_of(checks.count))
+def balance_layers(product: np.ndarray, widths: Sequence[int]) -> list[Float[np.ndarray, "_ _"]]:
+    r"""Return a balanced chain of weights with a given end-to-end map.
+
+    $$ W_\ell = B_\ell S^{1/L} B_{\ell-1}^\top, \qquad W_L \cdots W_1 = U S V^\top, \quad
+    B_0 = V, \quad B_L = U $$
+
+    Args:
+        product: The map (dL, d0); its smallest singular values are cut where a layer is narrower
+            than its rank.
+        widths: d1, …, dL.
+
+    Raises:
+        ArgumentError: The last width is not the map's.
+
+    >>> W1, W2 = balance_layers(np.array([[4.0, 0.0]]), (3, 1))
+    >>> (W2 @ W1).round(12), float(np.sum(W1**2)), float(np.sum(W2**2))
+    (array([[4., 0.]]), 4.0, 4.0)
+    """
+    if [*widths][-1:] != [len(product)]:
+        reason = f"its last entry must be dL = {len(product)}"
+        raise ArgumentError("widths", widths, reason, "Give d1, …, dL.")
+    left, values, right = np.linalg.svd(product, full_matrices=False)
+    rank = min(int((values > _RANK * values[0]).sum()), *widths) if values[0] > 0 else 0
+    shared = values[:rank] ** (1 / len(widths))
+    bases = [right[:rank].T, *(np.eye(width, rank) for width in widths[:-1]), left[:, :rank]]
+    return [after * shared @ before.T for before, after in pairwise(bases)]
 
 
 @validate(widths=checks.row, singular_values=checks.numbers, generator=_generator)

@@ -97,5 +97,4 @@ def linear_measurements(
 
 
 def _singular_values(weights: Sequence[np.ndarray]) -> np.ndarray:
-    after = theory.chain_products(weights)[1]
-    return np.linalg.svd(after[0] @ weights[0], compute_uv=False)
+    return np.linalg.svd(theory.end_to_end(weights), compute_uv=False)

@@ -415,7 +415,7 @@ class _Problem:
         self.roots = np.sqrt(self.variances[self.present])
         self.sigma_x = float(np.sqrt(self.variances[self.present].mean()))
         self.layers = [self._first() @ directions, *chain.weights[1:]]
-        self.product = theory.chain_products(self.layers)[1][0] @ self.layers[0]
+        self.product = theory.end_to_end(self.layers)
         # In whitened inputs Σ^(-1/2) x the least-squares map is the cross moment.
         self.solution = (chain.moments.cross @ directions)[:, self.present] / self.roots
 
@@ -491,7 +491,7 @@ class _Problem:
             cross[:, present], whole[:, present] = solution * roots, product / roots
             product = whole
         moments = Moments(variances, cross, self.chain.moments.targets)
-        layers = _balance(product, self.widths) if _BALANCED in made else self.layers
+        layers = theory.balance_layers(product, self.widths) if _BALANCED in made else self.layers
         return layers, moments
 
     def departures(self) -> dict[str, float]:
@@ -522,12 +522,3 @@ def _cut_rank(matrix: np.ndarray, rank: int) -> np.ndarray:
         return matrix
     left, values, right = np.linalg.svd(matrix, full_matrices=False)
     return left[:, :rank] * values[:rank] @ right[:rank]
-
-
-def _balance(product: np.ndarray, widths: Sequence[int]) -> list[np.ndarray]:
-    """Return for linear theory balanced layers of given output widths with this product."""
-    left, values, right = np.linalg.svd(product, full_matrices=False)
-    rank = min(int((values > _RANK * values[0]).sum()), *widths) if values[0] > 0 else 0
-    shared = values[:rank] ** (1 / len(widths))
-    bases = [right[:rank].T, *(np.eye(width, rank) for width in widths[:-1]), left[:, :rank]]
-    return [after * shared @ before.T for before, after in pairwise(bases)]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -111,11 +109,8 @@ def balanced_sharpness(weights: Sequence[np.ndarray], moments: Moments, depth: i
 
     It is that of the Gauss-Newton matrix of the balanced network of that depth with this map.
     """
-    product = reduce(lambda total, weight: weight @ total, weights)
-    left, singular, right = np.linalg.svd(product, full_matrices=False)
-    shared, units = singular ** (1 / depth), np.eye(len(singular))
-    bases = [right.T, *[units] * (depth - 1), left]
-    layers = [after * shared @ before.T for before, after in pairwise(bases)]
+    product = theory.end_to_end(weights)
+    layers = theory.balance_layers(product, [min(product.shape)] * (depth - 1) + [len(product)])
     return float(leading_eigenvalues(layers, moments, matrix=theory.ggn)[0])
 
 

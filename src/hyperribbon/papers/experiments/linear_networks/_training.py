@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, TypeVar
 
@@ -117,6 +117,11 @@ def start_weights(item: kit.Item, outputs: int, inputs: int) -> list[np.ndarray]
         generator=numpy_generator(item["seed"]),
         scale=item["scale"] or None,
     )
+
+
+def squared_norm(layers: Sequence[np.ndarray]) -> float:
+    """Return ‖θ‖², the sum of all squared weights of a linear network."""
+    return sum(float((W**2).sum()) for W in layers)
 
 
 def record_times(epochs: int, records: int) -> list[int]:

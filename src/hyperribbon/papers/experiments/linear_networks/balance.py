@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
 from itertools import pairwise
 from typing import Any
 
@@ -15,6 +14,7 @@ from hyperribbon.papers.experiments.linear_networks import _training
 from hyperribbon.papers.experiments.linear_networks._data import read_moments
 from hyperribbon.papers.experiments.linear_networks._sweeps import predictions
 from hyperribbon.papers.simulation import train_linear
+from hyperribbon.theory import linear_networks as theory
 
 TITLE = "Balance of the layers along training: flow, weight decay, edge of stability"
 
@@ -145,7 +145,7 @@ def _train(item: kit.Item) -> dict[str, Any]:
     )
     series = [run.epochs * item["lr"], run.measured["imbalance"], run.measured["spread"]]
     last = leading_eigenvalues(run.weights, moments)[0] if item["sharpness"] else 0.0
-    norm = sum(float(np.sum(W**2)) for W in run.weights)
+    norm = _training.squared_norm(run.weights)
     return {"series": np.array(series), "sharpness": last, "norm": norm}
 
 
@@ -161,7 +161,7 @@ def spread(layers: Sequence[np.ndarray]) -> float:
     It is the top right singular vector of the whole network; in balanced layers every gain is
     their largest singular value.
     """
-    product = reduce(lambda total, weight: weight @ total, layers)
+    product = theory.end_to_end(layers)
     inputs, gains = np.linalg.svd(product, full_matrices=False)[2][0], []
     for W in layers:
         outputs = W @ inputs

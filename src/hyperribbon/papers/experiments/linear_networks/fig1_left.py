@@ -80,9 +80,7 @@ def compute(config: Config, context: kit.Context) -> Result:
     X = theory.whiten(rng.standard_normal((width, config.samples)), config.sigma_x).inputs
     singular = rng.uniform(0, 1, width)
     weights = theory.sample_balanced_weights([width] * (config.depth + 1), singular, rng)
-    Y = X
-    for weight in weights:
-        Y = weight @ Y
+    Y = theory.end_to_end(weights) @ X
     model = nn.Sequential(
         *(nn.Linear(width, width, bias=False, dtype=torch.float64) for _ in weights)
     )

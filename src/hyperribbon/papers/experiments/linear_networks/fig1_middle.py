@@ -94,10 +94,8 @@ def _measure(depth: int, norm: float, width: int, rng: np.random.Generator) -> f
     outputs = rng.uniform(0, norm, width)
     outputs[0] = norm
     weights = theory.sample_balanced_weights([width] * (depth + 1), outputs ** (1 / depth), rng)
-    end_to_end = weights[0]
-    for weight in weights[1:]:
-        end_to_end = weight @ end_to_end
-    moments = Moments(np.ones(width), end_to_end, float(np.sum(end_to_end**2)))
+    product = theory.end_to_end(weights)
+    moments = Moments(np.ones(width), product, float(np.sum(product**2)))
     return float(leading_eigenvalues(weights, moments)[0])
 
 

@@ -115,10 +115,12 @@ def _train(item: kit.Item) -> dict[str, Any]:
     def larger(layers: Sequence[np.ndarray]) -> float:
         return max(float(np.linalg.norm(W, 2)) for W in layers) ** 2 * moments.sigma_x**2
 
-    def norm(layers: Sequence[np.ndarray]) -> float:
-        return sum(float((W**2).sum()) for W in layers)
-
-    measure = {"numeric": numeric, "closed_form": closed_form, "larger": larger, "norm": norm}
+    measure = {
+        "numeric": numeric,
+        "closed_form": closed_form,
+        "larger": larger,
+        "norm": _training.squared_norm,
+    }
     return _training.train_and_record(item, moments, measure, item["at"])
 
 

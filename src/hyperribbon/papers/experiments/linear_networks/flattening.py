@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -106,22 +104,18 @@ def _train(item: kit.Item) -> dict[str, Any]:
     measure = {
         "sharpness": lambda layers: float(leading_eigenvalues(layers, moments)[0]),
         "trace": lambda layers: theory.trace(layers, moments),
-        "norm": _norm,
+        "norm": _training.squared_norm,
     }
     times = sorted({*_training.record_times(item["epochs"], item["records"]), _EARLY})
     run = _training.train_and_record(item, moments, measure, times)
     start = _training.start_weights(item, *moments.cross.shape)
     step = 1e-4  # short enough for the slope at the start
     before, after = _training.train_and_record(
-        {**item, "lr": step, "epochs": 1}, moments, {"norm": _norm}, (0, 1)
+        {**item, "lr": step, "epochs": 1}, moments, {"norm": _training.squared_norm}, (0, 1)
     )["norm"]
-    product = reduce(lambda total, weight: weight @ total, start)
+    product = theory.end_to_end(start)
     fall = 2 * item["depth"] * np.sum(product * (moments.times_inputs(product) - moments.cross))
     return {**run, "slope": (before - after) / step / fall}
-
-
-def _norm(layers: Sequence[np.ndarray]) -> float:
-    return sum(float((W**2).sum()) for W in layers)
 
 
 def plot(result: Result) -> kit.Figure:
