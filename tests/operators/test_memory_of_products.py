@@ -121,3 +121,21 @@ def test_a_layout_of_more_samples_than_fit_stays_below_the_memory(samples):
     layout = Layout.within(600, samples, Footprint(kept=10.0, working=5.0))
     assert 0 < layout.kept <= samples
     assert layout.total <= 600
+
+
+def test_the_sharpness_of_a_large_model_takes_few_vectors():
+    """Beside three vectors of Lanczos there is one product, and parts of it twice."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(8, 512), nn.Tanh()]
+    for _ in range(4):
+        layers += [nn.Linear(512, 512), nn.Tanh()]
+    model = nn.Sequential(*layers, nn.Linear(512, 1))
+    data = torch.randn(4, 8), torch.randn(4, 1)
+    hessian = hr.Hessian(model, nn.MSELoss(), data)
+    vector, present = 4 * hessian.shape[0], [*hessian.risk.function.state.values(), *data]
+    plan = hr.plan(hessian, 1, memory=6.5 * vector).best
+    assert (plan.method, plan.storage) == ("lanczos", "memory")
+    found = []
+    peak = peak_of(lambda: found.append(hr.eigsh(hessian, 1, memory=6.5 * vector)), present)
+    assert peak <= 6.5 * vector and peak / 1.3 <= plan.memory <= 1.3 * peak
+    assert bool(found[0].converged.all()) and bool(found[0].bounds.isfinite().all())

@@ -91,7 +91,7 @@ def test_what_the_product_takes_counts(op):
 
 NARROW = {  # what is asked for, and a memory (in vectors) that it cannot keep
     "lanczos": ({"method": "lanczos"}, 5),
-    "in memory": ({"method": "lanczos", "storage": "memory"}, 11),
+    "in memory": ({"method": "lanczos", "storage": "memory"}, 9),
     "on disk": ({"storage": "disk"}, 5),
     "a basis": ({"storage": "memory", "basis": 60}, 50),
     "a warm start": ({"v0": torch.ones(100_000)}, 5),

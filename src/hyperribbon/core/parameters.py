@@ -15,11 +15,14 @@ from torch import nn
 from hyperribbon.core import checks
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.core.checks import names as chosen_names
+from hyperribbon.core.devices.memory import give_back
 from hyperribbon.core.mask import Mask
 from hyperribbon.core.result import Brief
 
 ParameterFilter = str | Iterable[str] | Callable[[str, torch.Tensor], bool] | None
 
+LARGE = 2**20
+"""Coordinates of the parameters from which memory is given back as soon as it is free."""
 _PART = 512  # weights of an output that are transposed together
 _STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
 
@@ -97,6 +100,11 @@ class ParameterSpace(Brief):
         """Number of coordinates of the parameters, P."""
         return sum(self.sizes)
 
+    @property
+    def copied(self) -> int:
+        """Coordinates that are in memory twice while `flatten` frees the parameters' tensors."""
+        return max(self.sizes) if self.dimension >= LARGE else self.dimension
+
     def slices(self) -> dict[str, slice]:
         """Return the range of coordinates of each parameter."""
         return dict(self._ranges)
@@ -107,20 +115,25 @@ class ParameterSpace(Brief):
         return {name: slice(*pair) for name, pair in zip(self.names, pairwise(stops), strict=True)}
 
     def flatten(
-        self, tensors: Mapping[str, torch.Tensor], *, batched: bool = False
+        self, tensors: Mapping[str, torch.Tensor], *, batched: bool = False, frees: bool = False
     ) -> torch.Tensor:
         """Return named parameters' tensors as coordinates (P,), or (P, k) with k leading rows each.
 
         Args:
             tensors: A tensor for every name of the space; other names are ignored.
             batched: Whether each tensor has shape (k, *shape).
+            frees: Whether to remove large tensors from their dict once they are copied, so that the
+                memory of one parameter is taken twice and not that of all.
         """
         first = tensors[self.names[0]]
         lead = first.shape[:1] if batched else ()
-        if self._is_whole and lead in ((), (1,)):
+        frees = frees and self.dimension >= LARGE
+        if self._is_whole and lead in ((), (1,)) and not frees:
             pieces = [tensors[name].reshape(-1).to(first.dtype) for name in self.names]
             return torch.cat(pieces).reshape(-1, *lead)
         flat = first.new_empty(self.dimension, *lead)
+        del first
+        quarter = self.dimension // 4 + 1
         for (name, window), shape, selection in zip(
             self._ranges.items(), self.shapes, self.selections, strict=True
         ):
@@ -129,6 +142,10 @@ class ParameterSpace(Brief):
                 _copy(piece, flat[window].view((*shape, *lead)))
             else:
                 flat[window] = piece.reshape(-1, *lead)[selection]
+            if frees:
+                del piece, tensors[name]  # pyright: ignore[reportIndexIssue]
+                if window.start // quarter < window.stop // quarter:
+                    give_back()
         return flat
 
     def unflatten(self, vector: torch.Tensor) -> dict[str, torch.Tensor]:

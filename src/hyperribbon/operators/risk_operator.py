@@ -42,6 +42,9 @@ class RiskOperator(LinearOperator):
     _needs_loss = False
     """Whether the matrix is that of a loss."""
 
+    products_are_new = True
+    """Whether a product has memory of its own, which whoever asked for it may change."""
+
     seconds: float | None = None
     """How long the last product with one vector took; None before the first. Plans use it."""
 

@@ -34,7 +34,7 @@ __all__ = [
 _EIGH = 40.0  # a dense eigenproblem of size n takes about as long as 40 n³ operations of a product
 _EXACT_SECONDS = 0.2  # below this, the exact dense route is preferred to any estimate of its time
 _STEP_SECONDS = 5e-4  # bookkeeping of one Lanczos step
-_WORKING = 2  # vectors that Lanczos holds besides its basis, and besides the pairs at its ends
+_WORKING = 2  # vectors that Lanczos holds besides its basis and the pairs that it takes from it
 _SMALL = 1 << 16  # bytes of everything that does not grow with the operator
 _BANDWIDTH = {"memory": 8e9, "disk": 3e8}  # bytes a second when Lanczos reads its basis
 
@@ -186,13 +186,21 @@ def lanczos_capacity(products: Products, k: int, available: int) -> int:
         k: Pairs wanted.
         available: Bytes that may be used.
     """
-    item = products.dtype.itemsize
-    vector, whole = max(products.length * item, 1), products.size * item
+    vector = max(products.length * products.dtype.itemsize, 1)
     product = product_bytes(products, is_audited=False)
-    beside = max(product + whole, (2 * k + _WORKING) * whole)
+    beside = _beside(products, k)
     wished = max((available - product) // 2, (k + 8) * vector)
     affordable = max(min(available - beside, wished), 0) // vector
     return min(products.size, max(k + 2, min(_wished(k), affordable)))
+
+
+def _beside(products: Products, k: int, storage: str = "memory") -> int:
+    """Return the planned bytes beside the basis while it grows, and when the pairs are taken."""
+    whole = products.size * products.dtype.itemsize
+    product = product_bytes(products, is_audited=False)
+    if storage == "disk" or not getattr(products.op, "products_are_new", False):
+        product += whole  # the vector, or a copy of the product
+    return max(product, (k + _WORKING) * whole)
 
 
 def affordable_vectors(products: Products, memory: float | None, least: int) -> int:
@@ -309,21 +317,20 @@ def _lanczos_with(
         capacity = asked
     matvecs = min(size, 3 * k + 25)
     if capacity < matvecs:
-        matvecs = int(matvecs * (matvecs / capacity) ** 0.5)  # restarts forget a part
+        matvecs = int(matvecs * (matvecs / capacity) ** 0.25)  # restarts forget a part
     kept = min(matvecs, capacity) if asked is None else capacity
     vector, whole = part * item, size * item
     held = kept * vector
     if storage == "disk":
         held = capacity * min(part, piece_length(capacity, part)) * item
-    product = product_bytes(products, is_audited=False)
-    growing = held + max(product + whole, (1 + _WORKING) * whole)
-    mixing = held + (2 * k + _WORKING) * whole  # of a warm start, or of the pairs
+    growing = held + _beside(products, k, storage) + _SMALL
     is_audited = is_near_rounding(products, tol)
-    ending = product_bytes(products, is_audited=is_audited) + (2 * k + _WORKING) * whole
-    memory = max(growing, mixing, ending)
+    plain = product_bytes(products, is_audited=False) + (k + _WORKING) * whole
+    ending = product_bytes(products, is_audited=is_audited) + (k + _WORKING) * whole
+    memory = max(growing, ending, 2 * k * whole)
     is_wide = memory <= available or not is_audited
     if not is_wide:
-        memory = max(growing, mixing, product + (2 * k + _WORKING) * whole)
+        memory = max(growing, plain, 2 * k * whole)
     reading = kept * part * item / _BANDWIDTH[storage]
     step = product_seconds(products, rate) + 4 * kept * part / rate + _STEP_SECONDS + reading
     fits = memory <= available and disk <= free

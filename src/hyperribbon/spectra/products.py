@@ -109,9 +109,13 @@ class Products:
         return product
 
     def images(self, parts: torch.Tensor) -> Float[torch.Tensor, "b part"]:
-        """Return this rank's parts (b, ·) of products A v, from those of the vectors v, as rows."""
+        """Return this rank's parts (b, ·) of products A v, from those of the vectors v, as rows.
+
+        They may be changed: what the operator may keep itself is copied.
+        """
         if not self.is_parted:
-            return self(parts[0]).unsqueeze(0) if len(parts) == 1 else self(parts.T).T
+            images = self(parts[0]).unsqueeze(0) if len(parts) == 1 else self(parts.T).T
+            return images if getattr(self.op, "products_are_new", False) else images.clone()
         self._stop_if_asked()
         self.matvecs += len(parts)
         block = parts.T.to(self._input_dtype)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -46,6 +48,12 @@ def free_memory(device: torch.device | str = "cpu", *, root: Path = Path("/")) -
     kilobytes = _numbers(root / "proc" / "meminfo", "MemAvailable:").get("MemAvailable:")
     available = _free_pages() if kilobytes is None else 1024 * kilobytes
     return max(min([available, *_group_allowances(root)]), 0)
+
+
+def give_back() -> None:
+    """Give the memory of freed tensors back to the system, where the C library keeps it."""
+    with suppress(AttributeError, OSError, TypeError):  # glibc alone can be asked to
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _free_pages() -> int:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from hyperribbon.operators.risk.loss import Loss
 
 _ARITHMETIC = 1e8  # floating-point operations per row above which a CPU gains nothing by batching
+_LARGE = 2**18  # entries of a gradient whose values are not kept beside its graph
 
 Slopes = Sequence[torch.Tensor | None]  # none where an input is not used
 Block = Mapping[str, torch.Tensor]
@@ -324,11 +325,27 @@ def _differentiate(
         slopes = torch.autograd.grad(
             output, list(leaves.values()), cotangent, create_graph=True, allow_unused=True
         )
-    return {
-        name: slope
-        for name, slope in zip(leaves, cast(Slopes, slopes), strict=True)
-        if slope is not None and slope.requires_grad
-    }
+    found = zip(leaves, cast(Slopes, slopes), strict=True)
+    graphs = {name: slope for name, slope in found if slope is not None and slope.requires_grad}
+    with torch.enable_grad():
+        return {
+            name: _GraphOnly.apply(slope) if slope.numel() >= _LARGE else slope
+            for name, slope in graphs.items()
+        }
+
+
+class _GraphOnly(torch.autograd.Function):
+    """A large tensor's place in a linearisation's graph, without the memory of its values."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: torch.Tensor) -> torch.Tensor:
+        """Return zeros of the tensor's shape that take the memory of one number."""
+        return tensor.new_zeros(()).expand_as(tensor)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: torch.Tensor) -> torch.Tensor:
+        """Return the cotangent: of the graph it is the identity."""
+        return cotangents[0]
 
 
 def _rows(block: Block) -> int:

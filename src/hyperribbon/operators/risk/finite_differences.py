@@ -76,6 +76,7 @@ class Verification:
         del slopes, whole
         assert self.loss is not None
         product = _hvp(point, self.loss, targets, direction)
+        product = {name: some_entries(whole) for name, whole in product.items()}
         del point  # finite differences need the room of its graph
         self._check_hvp(product, direction)
 
@@ -117,6 +118,7 @@ class Verification:
             if precision == own:
                 raise
             right = self._hvp_in(precision, self.probe.batch, direction)
+            right = {name: some_entries(whole) for name, whole in right.items()}
             check_hvp(right, direction, shifted, precision)
             if self._is_lost(own, precision, direction):
                 raise _lost_in_rounding(own, precision) from error

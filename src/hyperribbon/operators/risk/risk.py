@@ -21,11 +21,12 @@ from hyperribbon.core.checks import (
     is_tensor,
     validate,
 )
+from hyperribbon.core.devices.memory import give_back
 from hyperribbon.core.devices.modes import plain_arithmetic, preserve_random_state
 from hyperribbon.core.devices.processes import Processes
 from hyperribbon.core.devices.torch_private import FlopCounter
 from hyperribbon.core.mask import Mask
-from hyperribbon.core.parameters import ParameterFilter, ParameterSpace
+from hyperribbon.core.parameters import LARGE, ParameterFilter, ParameterSpace
 from hyperribbon.operators.derivatives.factors import check_factors
 from hyperribbon.operators.derivatives.linearisation import Linearisation, Routes
 from hyperribbon.operators.derivatives.verification import random_direction
@@ -97,12 +98,13 @@ class GradientSums:
         """Add a chunk's gradients to those of the risk."""
         if not self.named:
             self.named = dict(gradients)
-        elif not self._is_own:
-            self.named = {name: self.named[name] + gradients[name] for name in gradients}
-            self._is_own = True
-        else:
-            for name, gradient in gradients.items():
+            return
+        for name, gradient in gradients.items():
+            if self._is_own:
                 self.named[name] += gradient
+            else:  # the first ones may be somebody else's
+                self.named[name] = self.named[name] + gradient
+        self._is_own = True
 
 
 @dataclass
@@ -294,6 +296,7 @@ class Risk:
                 Verification(self._probe, self.loss, self.source).check(kind, self._take_probe)
         self._probe.linearisation = None
         self._kinds.add(kind)
+        self._give_back()
 
     def _take_probe(self) -> tuple[Linearisation, Any]:
         """Return the derivatives of the risk on the first samples looked at, and targets."""
@@ -443,8 +446,10 @@ class Risk:
     def working_bytes(self, kind: str) -> int:
         """Return what a product with the risk takes at its peak: graphs kept and in work."""
         self._verify(kind)
-        vector = self.space.dimension * self.dtype.itemsize  # the product, as one vector
-        return self._layout().total + vector
+        layout = self._layout()
+        is_summed = layout.chunk < self._given()
+        twice = self.space.dimension if is_summed else self.space.copied  # of the product
+        return layout.total + twice * self.dtype.itemsize
 
     def bytes_beside(self) -> int:
         """Return what a risk's product takes in float64 beside it; nothing where it is that."""
@@ -493,11 +498,12 @@ class Risk:
         return self.processes.sum(total) / self.amount
 
     def flatten(self, sums: Sequence[GradientSums], columns: int) -> torch.Tensor:
-        """Return the risk's summed gradients as coordinates (P, columns); zeros without samples."""
+        """Return the risk's summed gradients, used up, as coordinates (P, columns), or zeros."""
         if not sums[0].named:
             shape = (self.space.dimension, columns)
             return torch.zeros(shape, dtype=self.dtype, device=self.device)
-        pieces = [self.space.flatten(total.named, batched=True) for total in sums]
+        pieces = [self.space.flatten(total.named, batched=True, frees=True) for total in sums]
+        self._give_back()
         return pieces[0] if len(pieces) == 1 else torch.cat(pieces, dim=1)
 
     def _chunk(self, start: int, batch: Any) -> Chunk:
@@ -553,6 +559,7 @@ class Risk:
         for kind in sorted(self._kinds - {"vjp"}) or sorted(self._kinds):
             if kind not in self._footprints:
                 self._footprints[kind] = self._measure(kind)
+                self._give_back()
             total = total.plus(self._footprints[kind])
         return total
 
@@ -580,6 +587,11 @@ class Risk:
         present = [*function.state.values(), *tensors(probe.weighed)]
         with _translate_errors():
             return measure(product, count, 0 if self.must_be_whole else count // 2, present)
+
+    def _give_back(self) -> None:
+        """Give memory back after derivatives of a large risk that are not kept."""
+        if self.space.dimension >= LARGE and self.device.type == "cpu":
+            give_back()
 
     def _agree(self) -> None:
         """Check that all ranks hold the same risk: the same model, and some samples."""

@@ -7,7 +7,7 @@ from math import isfinite
 import torch
 
 from hyperribbon.spectra.krylov.rows import make_rows
-from hyperribbon.spectra.products import Products, asymmetry_error
+from hyperribbon.spectra.products import Products, StoppedError, asymmetry_error
 
 _PIECE = 1 << 20  # numbers multiplied at once in an inner product
 _KEPT = 0.7  # part of its length that a vector keeps when it was orthogonal already
@@ -68,7 +68,13 @@ class Basis:
     def release(self) -> None:
         """Free the memory of the Krylov basis vectors."""
         self.vectors = make_rows("memory", 0, 0, self.products.dtype, self.products.device)
-        self.outside = self.outside[:0]
+        self.outside = self.outside.new_zeros(0, self.products.length)
+
+    def give_up(self, coefficients: torch.Tensor) -> torch.Tensor:
+        """Return the residual of the Krylov basis's Ritz pair, in the memory that it gives back."""
+        weights, outside = self._in_precision(self.weights @ coefficients), self.outside
+        self.release()
+        return outside.mul_(weights) if len(outside) == 1 else weights.unsqueeze(0) @ outside
 
     def add(self, row: torch.Tensor) -> bool:
         """Add what a vector (1, P) has outside the Krylov basis; return whether it has anything."""
@@ -76,31 +82,41 @@ class Basis:
         row, length, _ = self._orthogonalise(row.clone(), floor)
         if length == 0:
             return False
-        image = self.products.images(row).clone()  # what is the operator's is not changed
-        inner = self._inner(self.outside, row)
+        before, inner = self.mark(), self._inner(self.outside, row)
         coupling = inner @ self.weights
         self._write(row)
         if len(inner):
             self._take_out(row, inner)
-        del row
+        del row  # a product needs the room
+        try:
+            image = self.products.images(self._last())
+        except StoppedError:  # the basis stays as it was
+            self.rewind(before)
+            raise
         self._project(image, coupling)
         return True
 
     def extend(self, direction: torch.Tensor) -> None:
         """Extend the Krylov basis by a combination (c,) of directions outside, or by the first.
 
-        The last image leaves the basis along `weights[:, -1]`.
-        """
+        The last image leaves the basis along `weights[:, -1]`. Where a product is refused (see
+        `StoppedError`), the basis stays as it was.
+        """  # noqa: DOC501 - it is the products' own
         direction = torch.nn.functional.pad(direction, (0, len(self.outside) - len(direction)))
         turned, weights = self.outside, self.weights
         if len(direction) > 1:
             others = torch.eye(len(direction), dtype=torch.float64, device="cpu")
             rotation = torch.linalg.qr(torch.cat([direction.unsqueeze(1), others], 1)).Q.T
             turned, weights = self._in_precision(rotation) @ turned, rotation @ weights
-        image = self.products.images(turned[:1]).clone()
         self.outside, self.weights = turned[1:].clone(), weights[1:]
         self._write(turned[:1])
-        del turned  # a view would keep the memory of all of it
+        del turned  # a product needs the room
+        try:
+            image = self.products.images(self._last())
+        except StoppedError:  # it is outside again
+            self.outside, self.weights = torch.cat([self._last(), self.outside]), weights
+            self.size -= 1
+            raise
         self._project(image, weights[0])
 
     def mark(self) -> tuple[int, torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -147,6 +163,10 @@ class Basis:
         self.projected = kept.T @ self.projected @ kept
         self.size = kept.shape[1]
 
+    def _last(self) -> torch.Tensor:
+        """Return the Krylov basis's last vector (1, P), where it is kept if that is in memory."""
+        return self.vectors.read(slice(self.size - 1, self.size))
+
     def _write(self, row: torch.Tensor) -> None:
         self.vectors.write(self.size, row)
         self.size += 1
@@ -158,9 +178,7 @@ class Basis:
         if not isfinite(scale):
             raise products.not_finite()
         self._scale = max(self._scale, scale)
-        last = self.vectors.read(slice(self.size - 1, self.size))
-        column = torch.cat([coupling, self._inner(last, image)])
-        del last
+        column = torch.cat([coupling, self._inner(self._last(), image)])
         first = int(column.nonzero()[0]) if bool(column.any()) else self.size - 1
         self.vectors.subtract(image, self._in_precision(column[None, first:]), first)
         floor = self._eps * self.rounding

@@ -159,9 +159,12 @@ def _warm_start(
     """Return the start (1, P) of Lanczos from rows (b, P): their sum, each scaled, and noise."""
     rows = products.part(rows)
     tiny = torch.finfo(rows.dtype).tiny
-    lengths = products.norms(rows).clamp(min=tiny).to(rows).unsqueeze(1)
-    noise = draw()
-    return (rows / lengths).sum(0, keepdim=True) + _NOISE / float(products.norms(noise)) * noise
+    lengths = products.norms(rows).clamp(min=tiny)
+    start = draw()
+    start *= _NOISE / float(products.norms(start))
+    for row, length in zip(rows, lengths.tolist(), strict=True):
+        start[0].add_(row, alpha=1 / length)
+    return start
 
 
 class Search:
@@ -473,18 +476,16 @@ class Search:
         residuals, bounds = self.residual_norms, torch.where(shown, self.slack, inf)
         limits = tolerances(values, self.norm, self.tol, self.reachable)
         rows = basis.combine(coefficients[:, self.wanted])
+        floor = self.reachable * self.norm
         if is_near_rounding(basis.products, self.tol):
             signs = random_signs(self.k)
-            residual = basis.residual(coefficients[:, self.wanted] @ signs)
-            basis.release()  # a product in float64 needs the room
+            residual = basis.give_up(coefficients[:, self.wanted] @ signs)
             audit = Audit(basis.products, signs, rows, values, residual, is_wide=self._is_wide)
             del residual
-            floor = audit.floor(self.norm)
-            if not self._is_wide:  # errors that all products repeat are allowed for
-                floor = max(floor, self.reachable * self.norm)
+            # Without float64, errors that all products repeat are allowed for.
+            floor = max(audit.floor(self.norm), 0.0 if self._is_wide else floor)
         else:
             basis.release()
-            floor = self.reachable * self.norm
         return Pairs(values, rows, residuals, bounds, residuals <= limits, floor)
 
     def _make_room(self) -> None:
