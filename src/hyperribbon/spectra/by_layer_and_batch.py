@@ -181,7 +181,9 @@ def batch_sharpness(
         return kept(content_digest(places), measure)
 
     values, residuals = np.array([largest(places) for places in pieces]).T
-    pooled, error = largest(np.concatenate(pieces) if mode != "eval" else np.sort(order))
+    everything = largest(np.concatenate(pieces) if mode != "eval" else np.sort(order))
+    parts = number if risk.criterion.reduction == "sum" else 1
+    pooled, error = (found / parts for found in everything)
     return BatchSharpness(values, residuals, pooled, error, size)
 
 

@@ -272,9 +272,9 @@ def compare(
         reason = f"{groups} groups need at least {2 * groups}"
         raise ArgumentError("data", given, reason, "Give a data set with more samples.")
     used = min(total, samples) // groups * groups
-    chosen = [subject.with_samples(used, seed) for subject in subjects]
-    for subject in chosen:
+    for subject in subjects:
         _check_apart(subject, mode)
+    chosen = [subject.with_samples(used, seed) for subject in subjects]
     where = f"all {total:,} samples" if used == total else f"{used:,} of {total:,} samples"
     manners = dict.fromkeys(subject.manner for subject in chosen if subject.manner)
     where = ", ".join([where, *manners])
@@ -285,12 +285,12 @@ def compare(
 
 
 def _check_apart(subject: Subject, mode: str | None) -> None:
-    """Raise when networks cannot be compared by groups: the loss is no mean over them."""
+    """Raise when networks cannot be compared by groups: the loss is not a mean over them."""
     if not subject.risk.must_be_whole:
         return
     remedy = "Compare inspections: hr.compare(hr.inspect(a, …), hr.inspect(b, …))."
     if not subject.risk.mixes_samples:
-        reason = "it is no mean over samples, so groups of them have another loss"
+        reason = "it is not a mean over samples, so groups of them have another loss"
         raise ArgumentError("loss", subject.loss, reason, remedy)
     reason = "the samples of a batch depend on each other, so groups of them have another loss"
     if mode == "eval":

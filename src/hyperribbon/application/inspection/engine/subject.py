@@ -130,7 +130,7 @@ class Subject:
     def groups(self, number: int, seed: int) -> Iterator[Subject]:
         """Yield the same subject on disjoint groups of its samples, with a share of the memory.
 
-        There are none where the loss is no mean over samples, so that groups have another.
+        There are none where the loss is not a mean over samples, so that groups have another.
         """
         if self.risk.criterion.reduction != "whole":
             for source in self.source.groups(number, seed):
