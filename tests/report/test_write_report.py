@@ -1,5 +1,6 @@
 import base64
 import hashlib
+import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from hyperribbon.application.report import write_report
 from hyperribbon.application.report.page import ClaimRow
+from hyperribbon.application.report.trajectories import trajectory_tabs
 from hyperribbon.core import ArgumentError, Band, Claim
 from hyperribbon.core.store import Store
 from hyperribbon.papers.experiments.statements import Ledger, estimate, says
@@ -213,3 +215,21 @@ def test_links_out_of_a_run_are_not_reported(store: Store, tmp_path: Path):
     (run / "other.png").symlink_to(tmp_path / "secret")
     html = write_report([tmp_path / "runs"], tmp_path / "report.html").read_text()
     assert base64.b64encode(PNG + b"secret").decode() not in html
+
+
+def test_charts_of_many_trainings_share_one_axis_and_one_legend(tmp_path):
+    for number in range(4):
+        run = Trajectory.create(tmp_path / f"run-{number}")
+        for step in range(3 + number):
+            numbers = {"loss": 1.0 / (step + 1), "lr": 0.1, "sharpness.limit": 20.0}
+            vectors = {"sharpness": 2.0, "spectrum.eigenvalues": np.array([2.0, 1.0])}
+            run.append(step, metrics=numbers | vectors)
+    (tab,) = trajectory_tabs(sorted(tmp_path.iterdir()))
+    (section,) = tab.sections
+    charts = {p.title: json.loads(p.chart) for p in section.pictures}
+    titles = {"loss", "lr", "sharpness and stability limit", "spectrum.eigenvalues.1"}
+    assert set(charts) == titles
+    layouts = [chart["layout"] for chart in charts.values()]
+    assert {tuple(layout["xaxis"]["range"]) for layout in layouts} == {(-0.15, 5.15)}
+    assert [layout["showlegend"] for layout in layouts] == [True, False, False, False]
+    assert charts["lr"]["layout"]["yaxis"]["range"] == [0.0, 0.2]  # not -0.9 to 1.1

@@ -17,6 +17,7 @@ from hyperribbon.plots.style import COLORS
 
 _BLACK = COLORS.index("#000000")
 CAMERA = {"eye": {"x": 2.2, "y": 2.1, "z": 1.2}, "center": {"x": 0, "y": 0, "z": -0.12}}
+BELOW = {"orientation": "h", "thickness": 10, "y": 0, "yanchor": "top", "len": 0.9}
 _LONG = 34  # characters of a vertical axis title that fit beside a small chart
 
 
@@ -73,7 +74,7 @@ def draw_interactive(chart: Chart) -> go.Figure:
             for name, text in names.items()
         }
         figure.update_layout(
-            scene={**titles, "aspectmode": "cube", "camera": CAMERA}, margin={"l": 0, "b": 0}
+            scene={**titles, "aspectmode": "cube", "camera": CAMERA}, margin={"l": 0, "b": 48}
         )
         return figure
     for name, text, is_log in (("x", axes["x"], chart.log_x), ("y", axes["y"], chart.log_y)):
@@ -82,6 +83,9 @@ def draw_interactive(chart: Chart) -> go.Figure:
             values = [getattr(m, name) for m in chart.marks if isinstance(m, Curve)]
             layout |= {"exponentformat": "power", "dtick": log_step(*values)}
         figure.update_layout({f"{name}axis": layout})
+    heights = {float(y) for m in chart.marks if isinstance(m, Curve) for y in np.ravel(m.y)}
+    if len(heights) == 1 and not chart.log_y:  # plotly would show a constant c from c - 1 to c + 1
+        figure.update_yaxes(range=sorted((0.0, 2 * heights.pop())))
     if any(isinstance(mark, Bars) for mark in chart.marks):
         figure.update_layout(
             yaxis={"autorange": "reversed", "automargin": True, "type": "category"}
@@ -129,7 +133,7 @@ def _path(figure: go.Figure, mark: Path, color: str) -> None:
     x, y, z = mark.points.T
     marker: dict[str, Any] = {"size": 3, "color": color}
     if mark.values is not None:
-        bar = {"title": {"text": escape(mark.value_label), "side": "right"}, "len": 0.7}
+        bar = {"title": {"text": escape(mark.value_label), "side": "top"}, **BELOW}
         marker = {"size": 4, "color": mark.values, "colorscale": "Viridis", "colorbar": bar}
     notes = [escape(note) for note in mark.notes] or None
     look = {"mode": "lines+markers", "line": {"color": color, "width": 3}, "marker": marker}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from io import BytesIO
 from pathlib import Path as FolderPath
 
@@ -25,6 +26,8 @@ from hyperribbon.application.report.page import (
 from hyperribbon.plots import STYLE, Chart, Curve, Path, draw, draw_interactive
 from hyperribbon.recording.trajectory import AUXILIARY, Trajectory
 
+_FEW = 3
+"""Runs above which only the first chart names them."""
 _MANY = 8
 """Runs above which a legend would hide the chart."""
 _LIMIT = (
@@ -56,17 +59,21 @@ def trajectory_tabs(folders: list[FolderPath]) -> list[Tab]:
     metrics = dict.fromkeys(
         column for table in tables.values() for column in table if column not in ("step", "epoch")
     )
-    shown = [metric for metric in metrics if not metric.endswith(AUXILIARY)]
+    shown = [metric for metric in metrics if _is_drawn(metric, metrics)]
     charts = [_chart(metric, tables) for metric in shown]
+    places = [float(x) for chart in charts for curve in chart.marks for x in curve.x]
+    ends = (min(places), max(places)) if places else None  # of all: charts are read side by side
     joint = embed_runs(trajectories)
     if joint is not None:
         charts.insert(0, _embedding_chart(joint, labels))
-    pictures = [_render(chart) for chart in charts]
+    named = charts if len(tables) <= _FEW else charts[:1]
+    pictures = [_render(chart, ends, is_named=any(chart is c for c in named)) for chart in charts]
+    note = "" if len(tables) <= _FEW else "Colours are those of the first chart; dashed: limits."
     rows = [_row(label, table, list(metrics)) for label, table in tables.items()]
     heads = ("run", "records", "last step", *metrics)
     caption = "Values at the last record that has them."
     summary = Table("runs", "Runs", heads, rows, caption=caption)
-    section = Section("Training", pictures=pictures, tables=[summary])
+    section = Section("Training", note=note, pictures=pictures, tables=[summary])
     return [Tab("Training", [section, *damaged])]
 
 
@@ -82,6 +89,14 @@ def _embedding_chart(joint: JointEmbedding, labels: list[str]) -> Chart:
     )
     title = "Paths of the predictions (InPCA)"
     return Chart("inpca", title, x, y, paths, z_label=z, caption=caption)
+
+
+def _is_drawn(metric: str, metrics: Container[str]) -> bool:
+    """Return whether a trajectory's metric has a chart: of vectors, the first entry alone."""
+    base, _, number = metric.rpartition(".")
+    if number.isdigit() and f"{base}.1" in metrics:
+        return number == "1" and base.removesuffix(".eigenvalues") not in metrics
+    return not metric.endswith(AUXILIARY)
 
 
 def _chart(metric: str, tables: dict[str, pd.DataFrame]) -> Chart:
@@ -100,7 +115,7 @@ def _chart(metric: str, tables: dict[str, pd.DataFrame]) -> Chart:
                 style = "both" if len(tables) <= _MANY and len(y) <= 200 else "line"
                 curves.append(Curve(x, y, label, style, color=color))
             else:
-                limit = "stability limit" if len(tables) == 1 else f"limit of {label}"
+                limit = "stability limit" if len(tables) == 1 else ""
                 curves.append(Curve(x, y, limit, dashed=True, color=color))
                 caption = _LIMIT
     sizes = f"{metric}.samples"
@@ -125,11 +140,17 @@ def _row(label: str, table: pd.DataFrame, metrics: list[str]) -> list[str]:
     return [label, str(len(table)), step, *last]
 
 
-def _render(chart: Chart) -> Picture:
+def _render(chart: Chart, ends: tuple[float, float] | None, *, is_named: bool) -> Picture:
     """Return a trajectory's chart in the report as a picture, static and interactive."""
+    figure = draw_interactive(chart)
+    if not is_named:
+        figure.update_layout(showlegend=False)
+    if ends is not None and not chart.is_spatial:
+        margin = 0.03 * (ends[1] - ends[0])
+        figure.update_xaxes(range=[ends[0] - margin, ends[1] + margin])
     buffer = BytesIO()
     with mpl.rc_context(STYLE):
         draw(chart).savefig(buffer, format="svg", metadata={"Date": None})
-    interactive = str(draw_interactive(chart).to_json())
+    interactive = str(figure.to_json())
     image = data_uri("svg", buffer.getvalue())
     return Picture(chart.name, chart.title, image, interactive, chart.caption, chart.toggles)

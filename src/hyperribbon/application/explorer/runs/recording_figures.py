@@ -9,7 +9,7 @@ import numpy as np
 from hyperribbon.application.explorer.figures import Drawing, curve, drawing, plain
 from hyperribbon.manifold import InPCA
 from hyperribbon.manifold.predictions import as_probabilities
-from hyperribbon.plots.interactive import CAMERA
+from hyperribbon.plots.interactive import BELOW, CAMERA
 from hyperribbon.plots.style import COLORS
 from hyperribbon.recording.trajectory import AUXILIARY, Trajectory
 
@@ -202,15 +202,7 @@ def draw_embedding(trajectory: Trajectory, color: str, most: int = _MOST_RECORDS
     texts = [
         f"step {n}<br>{color} {v:.4g}" for n, v in zip(trajectory.steps[rows], shade, strict=True)
     ]
-    title = {"text": color, "side": "top"}
-    bar = {
-        "title": title,
-        "thickness": 10,
-        "orientation": "h",
-        "y": 0,
-        "yanchor": "top",
-        "len": 0.9,
-    }
+    bar = {"title": {"text": color, "side": "top"}, **BELOW}
     trace = {
         "type": "scatter3d",
         "name": color,

@@ -9,6 +9,7 @@ import numpy as np
 
 from hyperribbon.application.inspection.engine.notebook import Level, Notebook
 from hyperribbon.application.inspection.engine.scheduler import Measurement
+from hyperribbon.application.inspection.parts import headlines
 from hyperribbon.application.inspection.parts.matrices import (
     COUNTS,
     eigenpair,
@@ -193,9 +194,10 @@ def _finest(notebook: Notebook, *keys: str) -> list[Quantity]:
 
 def _missing(notebook: Notebook, *names: str) -> list[str]:
     """Return on how many samples curvature did not fit, and the time it would need."""
+    titles = {measurement.name: measurement.title for measurement in headlines.MEASUREMENTS}
     parts = [(*key.split("@"), seconds) for key, seconds in notebook.missing.items()]
     return [
-        f"On {int(samples):,} samples this needs about {seconds:.0f} s more."
+        f"{titles[name]} on {int(samples):,} samples: about {max(seconds, 1):.0f} s more."
         for name, samples, seconds in parts
         if name in names
     ]

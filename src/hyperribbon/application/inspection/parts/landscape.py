@@ -208,10 +208,10 @@ def slices_part(level: Level, notebook: Notebook) -> Part:
         done = f"{len(lines)} of {len(directions)} lines and {len(planes)} of 1 planes are done."
         part.shortened.append(done)
     for i, line in enumerate(lines, 1):
-        name = f"Curvature along the {line.name}"
+        name = f"Curvature along {_named(line.name)}"
         part.exact(f"slices.{i}.curvature", name, line.curvature, "one Hessian product")
     for i, line in enumerate(lines, 1):
-        name = f"Reach of the quadratic along the {line.name}"
+        name = f"Reach of the quadratic along {_named(line.name)}"
         part.exact(f"slices.{i}.range", name, line.range, f"{len(line.t)} losses on a line")
     part.readings.append(_read(lines[0]))
     part.charts += [_line_chart(line) for line in lines]
@@ -272,14 +272,18 @@ def _line_chart(line: LineSlice) -> Chart:
         Curve(line.t, line.loss, "measured", "both"),
         Curve(smooth, prediction, "quadratic prediction", dashed=True),
     )
-    name, title = f"slice-{line.name.replace(' ', '-')}", f"Loss along the {line.name}"
+    name, title = f"slice-{line.name.replace(' ', '-')}", f"Loss along {_named(line.name)}"
     holds = f"The quadratic holds to a tenth up to a distance of {line.range:.2g}."
     caption = f"Curvature {line.curvature:.3g}. {holds}"
     return Chart(name, title, "distance", "loss", marks, toggles=("y",), caption=caption)
 
 
+def _named(direction: str) -> str:
+    return f"{'a' if direction.startswith('random') else 'the'} {direction}"
+
+
 def _plane_charts(plane: PlaneSlice) -> list[Chart]:
-    x, y = (f"distance along the {name}" for name in plane.names)
+    x, y = (f"distance along {_named(name)}" for name in plane.names)
     kinds = (
         ("plane-measured", "Loss on the plane of two directions", plane.loss),
         ("plane-quadratic", "The same plane, quadratic prediction", plane.quadratic),

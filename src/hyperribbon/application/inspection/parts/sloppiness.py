@@ -80,7 +80,7 @@ def sloppiness_part(level: Level, notebook: Notebook) -> Part:
         how = f"line through ln λ, indices {fit.first + 1} to {fit.last}"
         thirds = ", ".join(f"{c:.3g}" for c in fit.local)
         certainty = f"Newey-West standard error; slopes of the thirds {thirds}"
-        name = "Sloppiness c: decay of ln λ an index"
+        name = "Sloppiness c: decay of ln λ per index"
         part.number("data.slope", name, fit.value, fit.stderr, how, certainty)
         how = "share of the variance of ln λ that one exponential explains"
         part.exact("data.straightness", "R² of that line", fit.r_squared, how)

@@ -144,8 +144,10 @@ def _add_start(
     name = "Overlap of the largest and the most changed tenth"
     chance = f"{overlap.expected:.0%} under independence, z = {overlap.z:.3g}"
     part.exact("subnetworks.overlap", name, overlap.ratio, f"shared entries; {chance}")
-    part.readings.append(_read_layers(critical, len(found.layers)))
-    part.readings.append(f"{returnable:.0%} of the weights can return to their start: {limit}.")
+    cost = f"{found.tolerance:.2g} of {metric.name}"
+    part.readings.append(_read_layers(critical, len(found.layers), cost))
+    reset = f"{returnable:.0%} of the weights, the least changed, can be reset to initial ones"
+    part.readings.append(f"{reset}: {limit}.")
     part.charts.append(_layer_chart(subject, found, metric.name))
     part.tables["Layers put back to their start"] = found.to_frame()
     return {"re-initialised, least changed first": returned}
@@ -196,12 +198,14 @@ def _sweep_chart(found: Prunable, curves: dict[str, np.ndarray]) -> Chart:
     return Chart("fractions", title, changed, found.metric, (*marks, level))
 
 
-def _read_layers(critical: list[str], count: int) -> str:
+def _read_layers(critical: list[str], count: int, cost: str) -> str:
     if not critical:
         return f"None of the {count} layers is critical by itself."
     named = ", ".join(critical[:4]) + (" and others" if len(critical) > 4 else "")
-    verb, few = "is" if len(critical) == 1 else "are", len(critical)
-    return f"{named} {verb} critical: {few} of {count} layers cannot go back to their start."
+    few = len(critical)
+    verb = "is" if few == 1 else "are"
+    reset = f"resetting {'it' if few == 1 else 'any of them'} to initial weights"
+    return f"{few} of {count} layers {verb} critical, {named}: {reset} costs over {cost}."
 
 
 def _no_scores(level: Level, notebook: Notebook) -> str:
