@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from hyperribbon.application.cli.shell import Seconds, as_options, check_out, one_of
+from hyperribbon.application.cli.shell import Seconds, as_options, check_out, named, one_of
 from hyperribbon.core.checks import ArgumentError, check_choice, check_positive
 
 Factory = Annotated[
@@ -113,11 +113,13 @@ def inspect_model(
         with processes.together("the preparation of an inspection"):
             folder, page = check_out(out) if is_first else (None, out)
             room = None if memory is None else check_positive("--memory", memory) * 1e9
-            budget = Budget(check_positive("--seconds", seconds), room)
+            budget = Budget(check_positive("--budget", seconds), room)
             model, loss, samples = make_case(load_factory(factory), data)
             if checkpoint is not None:
-                load_weights(model, checkpoint)
-            start = None if initial is None else matching_state(model, load_state(initial), initial)
+                with named("--checkpoint"):
+                    load_weights(model, checkpoint)
+            with named("--initial"):
+                start = initial and matching_state(model, load_state(initial), initial)
             settings = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
             trained_by = _optimizer(model, optimizer, optimizer_state, **settings)
         console = Console(quiet=not is_first)
@@ -203,7 +205,8 @@ def prune_model(
     place = None if out is None else safetensors_path(out)
     model, loss, samples = make_case(load_factory(factory), data)
     if checkpoint is not None:
-        load_weights(model, checkpoint)
+        with named("--checkpoint"):
+            load_weights(model, checkpoint)
     options: dict[str, Any] = {"metric": metric, "granularity": granularity, "seed": seed}
     options |= {"criterion": criterion, "held_out": held_out, "folder": folder}
     found = prunable(model, loss, samples, tolerance, **options)

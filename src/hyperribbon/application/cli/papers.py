@@ -25,7 +25,7 @@ from rich.progress import (
 from rich.table import Column, Table
 
 import hyperribbon
-from hyperribbon.application.cli.shell import one_of
+from hyperribbon.application.cli.shell import count, one_of
 from hyperribbon.core.checks import ArgumentError, MissingExtraError, check_choice
 from hyperribbon.core.claims import ORIGINS, VERDICTS, Claim
 from hyperribbon.papers.experiments.names import PAPERS, PRESETS, experiment_id, natural_order
@@ -74,7 +74,7 @@ def _cost(id: str, preset: str) -> str:
     from hyperribbon.papers.experiments.costs import cost_of
 
     found = cost_of(find_experiment(id), preset)
-    if found is None:
+    if found is None or not found.at_most or not found.seconds:
         return "unknown"
     if found.measured:
         return f"{_time(found.seconds)}, {found.megabytes / 1000:.1f} GB"
@@ -174,6 +174,9 @@ def reproduce(
     from hyperribbon.core.store import ensure_folder, write_json
     from hyperribbon.papers.experiments import choose_workers, run_experiments
 
+    check_choice("--preset", preset, PRESETS)
+    if seeds != "auto" and not seeds.isdecimal():
+        raise ArgumentError("--seeds", seeds, "expected a number", "Give a number, or auto.")
     chosen = _choose(ids or [], paper, everything)
     with_data = _use_data(data)
     ensure_folder("--out", out)
@@ -222,7 +225,7 @@ def reproduce(
         progress.bars.stop()
     worked = len(chosen) - len(broken) - len(mistakes)
     console.print(
-        f"{_count(worked, 'experiment')} at preset {preset}: {_count_verdicts(found)}",
+        f"{count(worked, 'experiment')} at preset {preset}: {_count_verdicts(found)}",
         soft_wrap=True,
     )
     if broken:
@@ -321,12 +324,8 @@ def _count_verdicts(claims: list[Claim]) -> str:
         verdicts = [c.verdict for c in claims if c.on_the_paper and c.expected.origin == origin]
         counts = ", ".join(f"{verdicts.count(v)} {v}" for v in VERDICTS if v in verdicts)
         rows += [f"\n  {origin}: {counts}"] if verdicts else []
-    apart = f"\n  apart: {_count(len(ours), 'observation or regression')}" if ours else ""
-    return f"{_count(len(claims) - len(ours), 'claim')}{''.join(rows)}{apart}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun.replace(' ', 's ')}s"
+    apart = f"\n  apart: {count(len(ours), 'observation or regression')}" if ours else ""
+    return f"{count(len(claims) - len(ours), 'claim')}{''.join(rows)}{apart}"
 
 
 def _use_data(folder: Path | None) -> bool:

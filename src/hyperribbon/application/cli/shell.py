@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -19,15 +20,34 @@ _CALLS = {
     ),
     "hr.prunable": "hyperribbon prune",
 }
-_KEYWORD = re.compile(rf"\b({_NAMES})=(?:('?)([\w.+-]*\w)\2)?")
+_KEYWORD = re.compile(rf"(?<![-\w])({_NAMES})=(?:('?)([\w.+-]*\w)\2)?")
 
 
 Seconds = Annotated[float, typer.Option("--seconds", "--budget", help="Time budget in seconds.")]
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number with its noun, in the plural unless it is one.
+
+    >>> count(1, "claim"), count(2, "observation or regression")
+    ('1 claim', '2 observations or regressions')
+    """
+    return f"{number} {noun}" if number == 1 else f"{number} {noun.replace(' or', 's or')}s"
+
+
 def one_of(*choices: str) -> Callable[[], list[str]]:
     """Return what completes an option of a few choices in the shell."""
     return lambda: list(choices)
+
+
+@contextmanager
+def named(option: str) -> Generator[None]:
+    """Name the option in the message of a failed check, in place of Python's argument."""
+    try:
+        yield
+    except ArgumentError as error:
+        error.rename(option)
+        raise
 
 
 def as_options(text: str) -> str:
@@ -37,6 +57,8 @@ def as_options(text: str) -> str:
     'Skipped for time: spectra; --budget 150 would include them. Use --mode eval.'
     >>> as_options("Pass batch_size= to compare yours.")
     'Pass --batch-size to compare yours.'
+    >>> as_options("--budget=-3.0: expected a number")
+    '--budget=-3.0: expected a number'
     >>> as_options("Check on held-out data with hr.prunable; retraining allows more.")
     'Check on held-out data with hyperribbon prune; retraining allows more.'
     """

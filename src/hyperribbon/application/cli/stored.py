@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from hyperribbon.application.cli.shell import count
 from hyperribbon.core.checks import ArgumentError
 
 
@@ -111,8 +112,8 @@ def check(
             table.add_row(*(escape(cell) for cell in row))
         console.print(table)
     console.print(
-        f"{found.trajectories} trajectories with {found.records} intact records and "
-        f"{found.files} files of runs read: "
+        f"{count(found.trajectories, 'recording')} with {count(found.records, 'intact record')} "
+        f"and {count(found.files, 'file')} of runs read: "
         + ("no damage found" if found.is_whole else "damage found; repair it with --repair")
         + ".",
         soft_wrap=True,

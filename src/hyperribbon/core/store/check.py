@@ -118,7 +118,8 @@ def check_folder(folder: str | Path, *, repair: bool = False) -> FolderCheck:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise ArgumentError("folder", str(folder), "the folder does not exist", "Check the path.")
+        reason = "it is a file" if folder.is_file() else "the folder does not exist"
+        raise ArgumentError("folder", str(folder), reason, "Give a folder.")
     trajectories = records = files = 0
     findings: list[Finding] = []
     for place, inside, names in os.walk(folder):
