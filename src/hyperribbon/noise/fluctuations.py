@@ -202,7 +202,7 @@ def _trained_space(
     """Return the space of the weights whose fluctuations are measured: those trained.
 
     Raises:
-        ArgumentError: The optimiser has none of them.
+        ArgumentError: The optimiser does not have any of them.
     """
     trained = {id(p) for group in optimizer.param_groups for p in group["params"]}
     chosen = (lambda _, tensor: tensor.ndim > 1) if layers is None else layers

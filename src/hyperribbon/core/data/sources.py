@@ -172,7 +172,7 @@ def read_idx(path: Path) -> np.ndarray:
     """  # noqa: DOC501 - _damage_error() returns an ArgumentError
     content = _read(path)
     if len(content) < 4 or content[:2] != b"\0\0" or content[2] not in _IDX_TYPES:
-        raise _damage_error(path, "it does not begin like an IDX file")
+        raise _damage_error(path, "it does not start with an IDX header")
     dtype, dimensions = np.dtype(_IDX_TYPES[content[2]]), content[3]
     header = 4 + 4 * dimensions
     if len(content) < header:

@@ -93,7 +93,7 @@ class _Bound(nn.Module):
 
 
 def no_own_loss(model: nn.Module) -> ArgumentError:
-    """Return the error of an objective without a loss: the model has none of its own."""
+    """Return the error of an objective without a loss: the model does not compute one."""
     reason = f"the output of {type(model).__name__} has no loss of its own (.loss)"
     return ArgumentError("loss", None, reason, "Give loss=, such as nn.CrossEntropyLoss().")
 

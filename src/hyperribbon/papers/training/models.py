@@ -260,7 +260,7 @@ def make_architecture(
         shape: (channels, height, width) of an image.
         classes: Number of outputs.
         seed: A seed, or a generator to draw from.
-        width: Factor on its hidden units or channels; a linear model has none.
+        width: Factor on its hidden units or channels; a linear model ignores it.
     """
     check_choice("name", name, ARCHITECTURES)
     return ARCHITECTURES[name](shape, classes, seed, width=width)

@@ -34,7 +34,7 @@ _AT_REST = 1e-3  # correlation of errors and inputs up to which weights count as
 def imbalance(W1: ArrayLike, W2: ArrayLike) -> Float[np.ndarray, "h h"]:
     """Return W₂ᵀW₂ − W₁W₁ᵀ of two layers, which gradient flow conserves. Implements Eq. (3.6).
 
-    Zero-balanced weights have none; [fluctuations].
+    It vanishes for zero-balanced weights; [fluctuations].
     """
     W1, W2 = _chain(W1, W2)
     return W2.T @ W2 - W1 @ W1.T

@@ -97,7 +97,7 @@ class Reached:
         return self.narrow(self._operator @ self._lifted)
 
     def lift(self, vectors: torch.Tensor) -> torch.Tensor:
-        """Return a headline's vectors (r, …) with zeros where the Hessian has none, (P, …)."""
+        """Return a headline's vectors (r, …) with zeros outside of the Hessian, (P, …)."""
         whole = vectors.new_zeros(self._operator.shape[0], *vectors.shape[1:])
         return whole.index_copy_(0, self._places, vectors)
 

@@ -1,4 +1,4 @@
-"""What is measured alike of every positive semidefinite matrix: spectrum, trace, concentration."""
+"""Measured for every positive semidefinite matrix: spectrum, trace, concentration."""
 
 from __future__ import annotations
 

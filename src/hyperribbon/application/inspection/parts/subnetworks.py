@@ -139,7 +139,7 @@ def _add_start(
     how = f"{metric.name} gets worse by over {found.tolerance:.2g} at the initial weights"
     part.exact("subnetworks.critical", "Critical layers", len(critical), how)
     limit = f"at most {notebook.tolerance * scale:.2g} of {metric.name} lost"
-    name = "Weights that may return to their start"
+    name = "Weights that can be reset"
     part.exact("subnetworks.returnable", name, returnable, f"{limit}, on a grid of fractions")
     name = "Overlap of the largest and the most changed tenth"
     chance = f"{overlap.expected:.0%} under independence, z = {overlap.z:.3g}"
