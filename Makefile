@@ -4,9 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/.stamps
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-# Two workers share the cores, so each does its arithmetic on one thread. Files keep their order, which
-# ends with the short ones: else those of few tests, some of them long, come last and one worker waits.
-PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+# Three workers on two cores, since some tests wait for browsers, servers and other processes; each
+# does its arithmetic on one thread. Files keep their order, which ends with the short ones: else those
+# of few tests, some of them long, come last and one worker waits. Compiled modules are kept, even if
+# the environment says otherwise: else every worker and process compiles the package and its tests anew.
+PYTEST := PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 OUT ?= runs
 PRESET ?= laptop
 ARGS ?= --all

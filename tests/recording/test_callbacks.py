@@ -1,5 +1,4 @@
 import copy
-import warnings
 from typing import Any
 
 import numpy as np
@@ -13,45 +12,36 @@ from hyperribbon.papers.training import mlp
 from hyperribbon.recording import Recorder
 from hyperribbon.recording.trajectory import Trajectory
 
-pytest.importorskip("lightning")
-pytest.importorskip("transformers")
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import lightning.pytorch as pl
-    from transformers import (
-        BertConfig,
-        BertForSequenceClassification,
-        TrainerControl,
-        TrainerState,
-    )
-    from transformers.trainer_callback import CallbackHandler
-
 pytestmark = pytest.mark.filterwarnings(
     "ignore"
 )  # of the two frameworks, about loggers and workers
 
 
-class Classifier(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.net = nn.Sequential(mlp((64, 8), seed=0), nn.Dropout(0.3), mlp((8, 3), seed=1))
+def lightning_classifier(lightning):
+    class Classifier(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Sequential(mlp((64, 8), seed=0), nn.Dropout(0.3), mlp((8, 3), seed=1))
 
-    def forward(self, inputs):
-        return self.net(inputs)
+        def forward(self, inputs):
+            return self.net(inputs)
 
-    def training_step(self, batch, _):
-        loss = nn.functional.cross_entropy(self(batch[0]), batch[1])
-        self.log("train/loss", loss)
-        return loss
+        def training_step(self, batch, _):
+            loss = nn.functional.cross_entropy(self(batch[0]), batch[1])
+            self.log("train/loss", loss)
+            return loss
 
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), 0.01)
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters(), 0.01)
+
+    return Classifier()
 
 
 def fit(images, folder, callbacks, epochs=2, checkpoint=None, accumulate=1):
+    lightning = pytest.importorskip("lightning.pytorch")  # here: it takes each worker seconds
     torch.manual_seed(0)
-    module = Classifier()
-    trainer = pl.Trainer(
+    module = lightning_classifier(lightning)
+    trainer = lightning.Trainer(
         max_epochs=epochs,
         accelerator="cpu",
         logger=False,
@@ -106,7 +96,10 @@ def test_accumulated_gradients_count_as_one_step(images, tmp_path):
 
 def test_transformers_runs_are_recorded_and_unchanged(tmp_path):
     """A real model, driven through the callback handler as the Trainer drives it."""
-    config = BertConfig(
+    transformers = pytest.importorskip("transformers")
+    from transformers.trainer_callback import CallbackHandler
+
+    config = transformers.BertConfig(
         vocab_size=30,
         hidden_size=16,
         num_hidden_layers=1,
@@ -115,7 +108,7 @@ def test_transformers_runs_are_recorded_and_unchanged(tmp_path):
         num_labels=3,
     )
     torch.manual_seed(0)
-    first = BertForSequenceClassification(config).train()
+    first = transformers.BertForSequenceClassification(config).train()
     tokens = torch.randint(30, (12, 7))
     labels = tokens[:, 0] % 3
     finals = []
@@ -128,7 +121,7 @@ def test_transformers_runs_are_recorded_and_unchanged(tmp_path):
             callbacks = [recorder.transformers_callback()]
         handler = CallbackHandler(callbacks, model, None, optimizer, None)
         arguments: Any = None  # the callback does not look at them
-        state, control = TrainerState(), TrainerControl()
+        state, control = transformers.TrainerState(), transformers.TrainerControl()
         torch.manual_seed(1)
         control = handler.on_train_begin(arguments, state, control)
         for step in range(5):

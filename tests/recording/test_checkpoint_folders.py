@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import warnings
 
 import numpy as np
 import pytest
@@ -13,18 +12,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.recording.trajectory import Trajectory
 
-pytest.importorskip("lightning")
-pytest.importorskip("transformers")
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    import lightning.pytorch as pl
-    from transformers import BertConfig, BertForSequenceClassification
-
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
 def bert():
-    config = BertConfig(
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
         vocab_size=30,
         hidden_size=16,
         num_hidden_layers=1,
@@ -32,7 +25,7 @@ def bert():
         intermediate_size=16,
         num_labels=3,
     )
-    return BertForSequenceClassification(config)
+    return transformers.BertForSequenceClassification(config)
 
 
 @pytest.mark.parametrize("shard", ["5GB", "10KB"])
@@ -75,26 +68,30 @@ def test_a_shard_outside_the_folder_is_refused(tmp_path):
         trajectory.weights(0)
 
 
-class Classifier(pl.LightningModule):
-    def __init__(self, settings=None):
-        super().__init__()
-        self.save_hyperparameters()
-        self.net = nn.Linear(4, 2)
+def lightning_classifier(lightning, settings):
+    class Classifier(lightning.LightningModule):
+        def __init__(self, settings=None):
+            super().__init__()
+            self.save_hyperparameters()
+            self.net = nn.Linear(4, 2)
 
-    def training_step(self, batch, _):
-        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+        def training_step(self, batch, _):
+            return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
 
-    def configure_optimizers(self):
-        return torch.optim.Adam(self.parameters(), 0.01)
+        def configure_optimizers(self):
+            return torch.optim.Adam(self.parameters(), 0.01)
+
+    return Classifier(settings)
 
 
 def fit(folder, settings):
     data = TensorDataset(torch.randn(24, 4), torch.arange(24) % 2)
-    saving = pl.callbacks.ModelCheckpoint(
+    lightning = pytest.importorskip("lightning.pytorch")  # here: it takes each worker seconds
+    saving = lightning.callbacks.ModelCheckpoint(
         folder, every_n_train_steps=2, save_top_k=-1, save_last=True
     )
-    module = Classifier(settings)
-    trainer = pl.Trainer(
+    module = lightning_classifier(lightning, settings)
+    trainer = lightning.Trainer(
         max_epochs=2,
         accelerator="cpu",
         logger=False,
