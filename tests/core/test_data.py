@@ -87,8 +87,8 @@ def test_cifar_records_are_planes_of_colour(tmp_path):
     [
         (lambda b: b[:-10], "bytes where its header says"),
         (lambda b: b[:6], "header is cut off"),
-        (lambda b: b"\1" + b[1:], "does not begin like an IDX file"),
-        (lambda b: b"", "does not begin like an IDX file"),
+        (lambda b: b"\1" + b[1:], "does not start with an IDX header"),
+        (lambda b: b"", "does not start with an IDX header"),
     ],
 )
 def test_damaged_idx_files_are_named(tmp_path, damage, words):
