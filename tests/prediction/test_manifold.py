@@ -207,13 +207,49 @@ def test_targets_without_an_axis_of_outputs_have_the_same_prediction(data):
 
 def test_own_runs_are_compared_and_drawn(data):
     found = hr.predict_manifold(two_layers(), nn.MSELoss(), data, steps=6, lr=0.05)
-    runs = [outputs.reshape(6, 24, 1) for outputs, _ in found._problem.train(8, 0.05, 6)]
+    states = [network.state_dict() for network in found._problem.draw(8)]
+    runs = [found._problem.train(state, 0.05, 6)[0].reshape(6, 24, 1) for state in states]
     result = found.compare(runs)
     assert (result.runs, result.kernel_drift) == (8, {}) and np.isnan(result.uncertainty)
     assert list(result.to_frame().columns) == ["predicted", "measured"]
     assert len(result.plot().lines) == 4
     with pytest.raises(ArgumentError, match="6 steps of 24 outputs"):
         found.compare([run[:5] for run in runs])
+
+
+def test_frozen_layers_keep_their_weights(data):
+    """A frozen feature map is part of the function, as if the data were its features."""
+    features, last = nn.Linear(10, 6).double().requires_grad_(False), nn.Linear(6, 1).double()
+    whole = hr.predict_manifold(
+        nn.Sequential(features, nn.Tanh(), last), nn.MSELoss(), data, steps=5, lr=0.1
+    )
+    inputs = torch.tanh(features(data[0]))
+    alone = hr.predict_manifold(last, nn.MSELoss(), (inputs, data[1]), steps=5, lr=0.1)
+    np.testing.assert_allclose(whole.covariance, alone.covariance, atol=1e-12)
+    frozen = nn.Sequential(nn.Linear(10, 6), nn.Tanh(), nn.Linear(6, 1)).double()
+    frozen[2].requires_grad_(False)
+    found = hr.predict_manifold(frozen, nn.MSELoss(), data, steps=3, lr=0.1, initializations=30)
+    assert found.start == "sampled"
+
+
+def test_measured_networks_keep_frozen_weights_and_buffers_along_training(data):
+    """In evaluation mode batch norm has the statistics of the new network at every step."""
+    layers = [nn.Linear(10, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 1)]
+    model = nn.Sequential(*layers).double()
+    with torch.no_grad():
+        model(3 + 2 * data[0])  # running statistics far from those of a new network
+    model[0].requires_grad_(False)
+    found = hr.predict_manifold(model, nn.MSELoss(), data, steps=6, lr=0.05)
+    network = next(found._problem.draw(1)).eval()
+    outputs, _ = found._problem.train(network.state_dict(), 0.05, 6)
+    optimizer = torch.optim.SGD([p for p in network.parameters() if p.requires_grad], lr=0.05)
+    for step in range(6):
+        predicted = network(data[0])
+        expected = predicted.detach().numpy()[:, 0]
+        np.testing.assert_allclose(outputs[step], expected, atol=1e-9)
+        optimizer.zero_grad()
+        nn.functional.mse_loss(predicted, data[1]).backward()
+        optimizer.step()
 
 
 class Parametrised(nn.Module):

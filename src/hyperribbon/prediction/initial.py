@@ -23,7 +23,8 @@ def draw_networks(
 
     Args:
         model: Copied, and every module of the copy that has parameters is reset by its own
-            `reset_parameters`.
+            `reset_parameters`; frozen parameters keep their values, and wholly frozen modules their
+            buffers too.
         count: How many.
         init: Returns a new network, in place of that.
         seed: Of the initial weights.
@@ -44,8 +45,11 @@ def draw_networks(
 
 
 def _reset(model: nn.Module) -> None:
+    frozen = [(p, p.detach().clone()) for p in model.parameters() if not p.requires_grad]
     for name, module in model.named_modules():
         own = list(module.parameters(recurse=False))
+        if own and not any(p.requires_grad for p in own):
+            continue
         reset = getattr(module, "reset_parameters", None) or getattr(
             module, "_reset_parameters", None
         )
@@ -55,6 +59,9 @@ def _reset(model: nn.Module) -> None:
             raise ArgumentError("model", type(model).__name__, reason, remedy)
         if reset is not None:
             reset()
+    with torch.no_grad():
+        for parameter, value in frozen:
+            parameter.copy_(value)
 
 
 def average_last_layer(
@@ -76,7 +83,7 @@ def average_last_layer(
 
     Returns:
         The covariance (nC, nC), samples varying slowest; None if the outputs are not those of an
-        nn.Linear whose weights are its own.
+        nn.Linear whose weights are trainable and its own.
     """
     name = _find_last_layer(copy.deepcopy(model), batches)
     if name is None:
@@ -105,6 +112,7 @@ def _find_last_layer(model: nn.Module, batches: list[torch.Tensor]) -> str | Non
     owners = [id(p) for m in model.modules() for p in m.parameters(recurse=False)]
     for name, layer in layers.items():
         own = owners.count(id(layer.weight)) == 1
+        own = own and all(p.requires_grad for p in layer.parameters())
         if own and len(given[name]) == 1 and given[name][0].ndim == 2:
             with torch.no_grad():
                 if torch.equal(layer(given[name][0]).flatten(), whole[0].flatten()):

@@ -278,7 +278,8 @@ def predict_manifold(
     initial outputs.
 
     Args:
-        model: Any module; its copies are initialised anew, and it is not changed.
+        model: Any module; its copies are initialised anew but for frozen modules, and it is not
+            changed.
         loss: As `hr.Risk` takes it: of outputs and targets, such as nn.MSELoss(), or None for a
             model whose outputs have a loss of their own.
         data: As `hr.Risk` takes them; a few hundred samples.
@@ -559,7 +560,7 @@ class _Problem:
         weights = {name: tensor.clone() for name, tensor in risk.weights().items()}
         outputs, stored = [], {}
         for step in range(steps):
-            risk = self.risk.at(weights)
+            risk = risk.at(weights)  # frozen weights and buffers stay those of the state
             outputs.append(_outputs(risk).double().cpu().numpy())
             if step in times:
                 stored[step] = weights
