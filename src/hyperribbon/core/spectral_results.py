@@ -101,8 +101,8 @@ class Estimate(Result, plot="plot_estimate"):
         stderr: Its standard error; 0 when exact.
         exact: Whether it was computed without sampling.
         matvecs: Number of operator products.
-        method: "exact", "hutchinson" (random probes only) or "xtrace" (each probe beside the
-            leading directions that the others found).
+        method: "exact", "hutchinson" (random probes only) or "krylov" (random probes beside a
+            Krylov basis of leading directions).
         freedom: Degrees of freedom of the standard error; infinite where it is known well.
 
     Raises:

@@ -58,7 +58,7 @@ class ProbeMoments:
         first: list[float] = []
         second: list[float] = []
         for width in widths(_PROBES, sketch.block):
-            omega = sketch.probes(width)
+            omega = sketch.draw(width)
             image = sketch.multiply(omega)
             first += row_products(omega, image).tolist()
             second += row_products(image, image).tolist()

@@ -62,15 +62,15 @@ def trace(
     """Return the trace of a symmetric operator, estimated where it is not known.
 
     Exact for matrices, for operators that say `has_exact_trace` where four products confirm it, and
-    for those with no more than `max_matvecs` coordinates. Otherwise XTrace (Epperly, Tropp and
-    Webber, 2024): Q is an orthonormal basis of the images of some probes, and
+    for those with no more than `max_matvecs` coordinates. Otherwise the leading directions are
+    deflated (Chen and Hallman, 2023): Q is an orthonormal Krylov basis of a random vector, and
 
-        tr A = tr(QᵀAQ) + E[ωᵀAω],   ω ⟂ Q uniform on the sphere of radius √(P − rank Q),
+        tr A = tr(QᵀAQ) + E[ωᵀAω],   ω ⟂ Q uniform on the sphere of radius √(P − rank Q).
 
-    where each probe ω counts beside the Q of all the others, with further ones beside all of Q.
-    A pilot shows how many bring the standard error below `precision` times the value; so many are
-    drawn, and `interval()` has the coverage it says, rounding included. With few of them Q stays
-    empty, and that is Hutchinson's estimator; `method` says which it was.
+    A pilot of probes ω shows how many bring the standard error below `precision` times the value,
+    and Q grows while it saves more of them than it costs products; all probes count, and
+    `interval()` has the coverage it says, rounding included. Where memory or products are too few
+    Q stays empty, and that is Hutchinson's estimator; `method` says which it was.
 
     Raises an ArgumentError when the trace is not finite, an argument does not fit, or the memory is
     too small for a product, and a StoppedError when `should_stop` returned True before two probes
@@ -113,9 +113,9 @@ def diagonal(
     """Return the diagonal of a symmetric operator, estimated where it is not known.
 
     Exact for matrices, for operators that say `has_exact_trace`, and for those with no more than
-    `matvecs` coordinates. Otherwise a third of the products finds a basis Q of the leading
-    directions (Y = AΩ, then AQ), whose part is exact, and the rest are Rademacher probes of what
-    is left, B = (I − QQᵀ)A(I − QQᵀ):
+    `matvecs` coordinates. Otherwise a third of the products goes to a Krylov basis Q of the leading
+    directions, whose part is exact, and the rest to Rademacher probes of what is left,
+    B = (I − QQᵀ)A(I − QQᵀ):
 
         diag(A) = diag(QQᵀA + AQQᵀ − QQᵀAQQᵀ) + E[ω ⊙ Bω].
 
@@ -137,25 +137,27 @@ def diagonal(
         exact = _diagonal_by_columns(products).to(products.dtype)
         return DiagonalEstimate(exact, torch.zeros_like(exact), True, products.matvecs)
     sketch = Sketch(products, seed, "diagonal", inf)
-    omega = sketch.draw(max(matvecs // 6, 1))
-    sketch.absorb(omega, sketch.multiply(omega))
-    Q, Z = sketch.Q, sketch.Z
-    known = 2 * (Q * Z).sum(0) - ((Q @ Z.T).T @ Q * Q).sum(0)
+    for _ in range(max(matvecs // 3, 1)):
+        sketch.grow()
+    Q, T = torch.cat(sketch.rows()), sketch.T
+    twice = T.to(Q) @ Q  # 2AQ − QT
+    twice[-1:] += 2 * sketch.coupling * sketch.following
+    known = (Q * twice).sum(0)
     total = torch.zeros_like(known, dtype=torch.float64)
     squares, count = torch.zeros_like(total), 0
     while count < 2 or products.matvecs < matvecs:
         probe = sketch.signs()
         try:
-            image = sketch.multiply(sketch.deflate(probe))
+            image = sketch.multiply(probe - probe @ Q.T @ Q)
         except StoppedError:
             if count < 2:
                 raise
             break
-        sample = (probe * sketch.deflate(image))[0].double()
+        sample = (probe * (image - image @ Q.T @ Q))[0].double()
         total, squares, count = total + sample, squares + sample**2, count + 1
     mean = total / count
     variance = (squares / count - mean**2).clamp(min=0) / (count - 1)
-    rounding = torch.finfo(known.dtype).eps * (Q.abs() * Z.abs()).sum(0).double()
+    rounding = torch.finfo(known.dtype).eps * (Q.abs() * twice.abs()).sum(0).double()
     values, stderr = (known + mean).to(known), (variance + rounding.square()).sqrt().to(known)
     return DiagonalEstimate(values, stderr, False, products.matvecs)
 

@@ -1,9 +1,9 @@
-"""Sums over all directions from random probes: Hutchinson's estimator and XTrace."""
+"""Sums over all directions from random probes, deflated by a Krylov basis."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from math import ceil, inf, sqrt
 
 import torch
@@ -12,11 +12,88 @@ from hyperribbon.core.spectral_results import Estimate
 from hyperribbon.spectra.estimates.sketch import Sketch, cross_products, row_products, widths
 from hyperribbon.spectra.products import StoppedError
 
-_FIRST = 12  # probes of the pilot
-_LEAST = 20  # probes orthogonal to Q where the variance of a value is not known from its image
 _AMPLE = 1.1  # by which a deviation is raised, so that the precision is mostly reached
-_DEPENDENT = 1.5  # variance of a mean of leave-one-out values over that of independent ones
 _PAIRED = 6  # probes together from which a deviation is taken from pairs
+_FEW = 4  # further probes that are drawn without further directions
+_LOOK = 3  # directions at least, by the last of which it is judged what another one is worth
+
+Found = tuple[torch.Tensor, torch.Tensor]
+"""The values (b,) of some probes, and what they show of the variance of a value."""
+
+
+class Probes:
+    """Random probes ω with their images Aω, to be seen beside a sketch's basis Q.
+
+    With c = Qᵀω, d = uᵀω, and the sketch's T, u and β, of the rest ω' = ω − Qc
+
+        ω'ᵀAω' = ωᵀAω − cᵀTc − 2β d c_m,
+        Aω' = Aω − Q T c − β u c_m,    QᵀAω' = β d e,
+
+    so a basis that grows later takes no product with them. Scaled to the sphere of radius
+    √(P − rank) they have E[ω'ω'ᵀ] = I − QQᵀ, whatever Q is: it does not depend on them.
+
+    Args:
+        sketch: Where they come from.
+        count: How many.
+    """
+
+    def __init__(self, sketch: Sketch, count: int) -> None:
+        self._omega = sketch.draw(count)
+        self._image = sketch.multiply(self._omega)
+        self._inner = torch.zeros(count, 0, dtype=torch.float64, device="cpu")
+        self._forms = row_products(self._omega, self._image).cpu()
+        self._overlap = cross_products(self._omega, self._omega)
+        self._gram = cross_products(self._image, self._image)
+
+    def beside(self, sketch: Sketch, target: Target) -> Found:
+        """Return the probes' values beside the sketch's basis, and what they show of a variance."""
+        new = [cross_products(self._omega, Q) for Q in sketch.rows(self._inner.shape[1])]
+        self._inner = c = torch.cat([self._inner, *new], 1)
+        forms, overlap, gram = self._forms, self._overlap - c @ c.T, self._gram
+        coupled = torch.zeros(1, dtype=torch.float64, device="cpu")
+        if sketch.rank:
+            d, along = (
+                cross_products(some, sketch.following) for some in (self._omega, self._image)
+            )
+            inside, last, coupled = c @ sketch.T, sketch.coupling * c[:, -1:], sketch.coupling * d
+            forms = forms - (inside * c).sum(1) - 2 * (last * d)[:, 0]
+            mixed = inside @ inside.T + coupled @ inside[:, -1:].T + along @ last.T
+            gram = gram - mixed - mixed.T + inside @ inside.T + last @ last.T
+        scales = (sketch.products.size - sketch.rank) / overlap.diagonal()
+        both = scales.sqrt().outer(scales.sqrt())
+        beyond = (gram.diagonal() - coupled.square().flatten()) * scales
+        values, parts = target.values(forms * scales, beyond, gram * both, overlap * both)
+        return float(target.matrix(sketch).diagonal().sum()) + values, parts
+
+
+def _trace_values(
+    forms: torch.Tensor, beyond: torch.Tensor, gram: torch.Tensor, overlap: torch.Tensor
+) -> Found:
+    """Return ωᵀBω, and 2‖(I − ωωᵀ/‖ω‖²)Bω‖², whose mean over probes is Var(ωᵀBω) on a sphere."""
+    return forms, 2 * (beyond - forms.square() / overlap.diagonal()).clamp(min=0)
+
+
+def _square_values(
+    forms: torch.Tensor, beyond: torch.Tensor, gram: torch.Tensor, overlap: torch.Tensor
+) -> Found:
+    """Return ‖Aω‖², and by pairs of probes what gives Var(ωᵀCω) of C = A² on what is left.
+
+    Of two independent probes, 2·E(ω'ᵀ(I − ωωᵀ/‖ω‖²)Cω)² is that variance, and ω'ᵀCω is the inner
+    product of their images.
+    """
+    values, count = gram.diagonal(), len(gram)
+    if count < _PAIRED:
+        return values, values[:0]
+    across = gram - overlap * (values / overlap.diagonal()).unsqueeze(1)
+    across.fill_diagonal_(0)
+    return values, (across.square().sum(0) + across.square().sum(1)) / (count - 1)
+
+
+def _squared(sketch: Sketch) -> torch.Tensor:
+    square = sketch.T @ sketch.T
+    if sketch.rank:
+        square[-1, -1] += sketch.coupling**2
+    return square
 
 
 @dataclass(frozen=True)
@@ -24,102 +101,56 @@ class Target:
     """A sum over all directions: exact on those of a basis Q, a mean over probes on the others.
 
     Attributes:
-        samples: The values (b,) of probes ω, from them and their images, as rows.
-        variances: What each of some probes (b,) adds to the variance of such a value, which is
-            their mean, from a sketch, the probes and their images; none (0,) for too few of them.
-        order: How many probes are behind each of these.
+        values: The values of probes and what shows their variance, from ωᵀAω, the squares of Aω
+            outside Q, and the inner products of the images and of the probes.
         matrix: QᵀAQ or QᵀA²Q of a sketch, whose trace is the part of Q.
-        forms: The values (n,) of ωᵢ − Q xᵢ, from a sketch and the columns xᵢ.
+        order: How many probes are behind each of the numbers that show the variance.
+        first: Probes of the pilot.
+        least: Further ones that are drawn beside Q at least, where values are skewed.
     """
 
-    samples: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    variances: Callable[[Sketch, torch.Tensor, torch.Tensor], torch.Tensor]
-    order: int
+    values: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], Found]
     matrix: Callable[[Sketch], torch.Tensor]
-    forms: Callable[[Sketch, torch.Tensor], torch.Tensor]
+    order: int
+    first: int
+    least: int = 0
 
 
-def _form_variances(sketch: Sketch, omega: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-    """Return 2‖(I − ωωᵀ/‖ω‖²) B ω‖², whose mean over probes is Var(ωᵀBω) on a sphere."""
-    parts: list[torch.Tensor] = []
-    for probe, row in zip(omega.split(1), image.split(1), strict=True):  # one copy of one image
-        inside = sketch.deflate(row)
-        along = row_products(probe, inside).square() / row_products(probe, probe)
-        parts.append(row_products(inside, inside) - along)
-    return 2 * torch.cat(parts).clamp(min=0)
-
-
-def _square_variances(sketch: Sketch, omega: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-    """Return by pairs of probes what gives Var(ωᵀCω) of C = A² on what is left.
-
-    Of two independent probes, 2·E(ω'ᵀ(I − ωωᵀ/‖ω‖²)Cω)² is that variance, and ω'ᵀCω is the inner
-    product of their images.
-    """
-    count = len(omega)
-    if count < _PAIRED:
-        return torch.empty(0, dtype=torch.float64, device="cpu")
-    inner, overlap = cross_products(image, image), cross_products(omega, omega)
-    own = inner.diagonal() / overlap.diagonal()
-    across = inner - overlap * own.unsqueeze(1)
-    across.fill_diagonal_(0)
-    return (across.square().sum(0) + across.square().sum(1)) / (count - 1)
-
-
-def _trace_forms(sketch: Sketch, x: torch.Tensor) -> torch.Tensor:
-    """Return (ω − Qx)ᵀA(ω − Qx) of random probes ω."""
-    R, W, H = sketch.R, sketch.W, sketch.H
-    return (W * R).sum(0) - 2 * (x * R).sum(0) + (x * (H @ x)).sum(0)
-
-
-def _square_forms(sketch: Sketch, x: torch.Tensor) -> torch.Tensor:
-    """Return ‖A(ω − Qx)‖² of random probes ω."""
-    R, H, G = sketch.R, sketch.H, sketch.G
-    return R.square().sum(0) - 2 * (R * (H @ x)).sum(0) + (x * (G @ x)).sum(0)
-
-
-TRACE = Target(row_products, _form_variances, 1, lambda sketch: sketch.H, _trace_forms)
+TRACE = Target(_trace_values, lambda sketch: sketch.T, order=1, first=6)
 """tr A = tr(QᵀAQ) + E[ωᵀAω]."""
-SQUARES = Target(
-    lambda _, image: row_products(image, image),
-    _square_variances,
-    2,
-    lambda sketch: sketch.G,
-    _square_forms,
-)
+SQUARES = Target(_square_values, _squared, order=2, first=12, least=20)
 """‖A‖² = ‖AQ‖² + E‖Aω‖²."""
 
 
 @dataclass(frozen=True)
 class _Mean:
-    """A mean of some values, the variance of one, and the degrees of freedom of that variance.
+    """A mean of probes' values, the variance of one, and the degrees of freedom of that variance.
 
-    The count is that of independent values whose mean is as uncertain.
+    The sum of the values has the variance of so many independent ones.
     """
 
     value: float
     variance: float
-    count: float
+    count: int
     freedom: float
 
-    @property
-    def error(self) -> float:
-        """The variance of the mean over random probes."""
-        return self.variance / self.count
+    @classmethod
+    def of(cls, found: list[Found], order: int) -> _Mean:
+        """Return the mean of the probes' values (n,), its variance the mean of parts (m,)."""
+        values, parts = (torch.cat(list(some)) for some in zip(*found, strict=True))
+        count = len(values)
+        if len(parts) < 2 or 2 * len(parts) < count:
+            variance = float(values.var()) if count > 1 else inf
+            return cls(float(values.mean()), variance, count, max(count - 1.0, 1.0))
+        variance, spread = float(parts.mean()), order**2 * float(parts.var()) / len(parts)
+        freedom = inf if spread == 0 else max(2 * variance**2 / spread, 2.0)
+        return cls(float(values.mean()), variance, count, freedom)
 
     def needed(self, precision: float) -> float:
         """Return how many probes reach a relative standard error."""
         if self.variance == 0:
             return 0.0
         return inf if self.value == 0 else self.variance * (_AMPLE / (precision * self.value)) ** 2
-
-    def join(self, other: _Mean) -> _Mean:
-        """Return the mean over both sets of probes."""
-        count = self.count + other.count
-        value = (self.count * self.value + other.count * other.value) / count
-        own, theirs = self.count * self.variance, other.count * other.variance
-        both = own + theirs
-        spread = own**2 / self.freedom + theirs**2 / other.freedom
-        return _Mean(value, both / count, count, both**2 / spread if spread > 0 else inf)
 
 
 def estimate(sketch: Sketch, target: Target, precision: float, max_matvecs: int) -> Estimate:
@@ -130,11 +161,11 @@ def estimate(sketch: Sketch, target: Target, precision: float, max_matvecs: int)
     variance is taken from the images of the probes, since that of few skewed values is uncertain,
     with Satterthwaite's degrees of freedom, ν = 2/(relative variance of the variance).
 
-    Where many would be needed, their images become directions of Q, more and more until it is
-    cheaper to draw probes orthogonal to Q, and each probe gives an estimate beside the Q of all the
-    others: XTrace (Epperly, Tropp and Webber, 2024). These depend on each other, so their mean
-    counts as one of fewer values; the further probes that it still takes are independent, and join
-    it. Rounding adds to the standard error, see `Sketch.rounding`.
+    Before that, the leading directions are taken out by the Krylov basis Q of another random vector
+    (Chen and Hallman, 2023): three of them in any case, since probes that have little along a
+    single large one do not show it. A direction that takes μ from ‖(I − QQᵀ)A(I − QQᵀ)‖² takes 2μ
+    from the variance of all probes, those of the pilot included, and Q grows while that saves more
+    probes than it costs products. Rounding adds to the standard error, see `Sketch.rounding`.
 
     Args:
         sketch: Where probes come from, with no directions yet.
@@ -146,116 +177,52 @@ def estimate(sketch: Sketch, target: Target, precision: float, max_matvecs: int)
         StoppedError: `should_stop` returned True before two probes were multiplied. Later the
             probes so far are the estimate: when to stop was not decided by their values.
     """
-    products, omegas, images = sketch.products, [], []
-    mean = _draw(sketch, target, max(min(_FIRST, max_matvecs), 2), omegas, images)
-    more, least = mean.needed(precision) - mean.count, 0 if target.order == 1 else _LEAST
+    products, order = sketch.products, target.order
+    first = max(min(target.first, max_matvecs), 2)
+    room = sketch.room - 2 * first  # for directions beside the pilot
+    pilot: list[Probes] = []
+    done: list[Found] = []
     try:
-        while more > 2 * (count := sketch.rank or _FIRST):
-            waiting = sum(map(len, omegas))  # probes that are not in the sketch yet
-            left = max_matvecs - products.matvecs - least
-            if left < (waiting or 2 * count) or (waiting or sketch.room) < count:
+        for probes in _draw(sketch, first):
+            if room > _LOOK:
+                pilot.append(probes)
+            else:
+                done.append(probes.beside(sketch, target))
+            del probes  # before others are drawn
+        mean = _Mean.of(done or [probes.beside(sketch, target) for probes in pilot], order)
+        sizes = [0.0]
+        while pilot and sketch.rank < room:
+            left = max_matvecs - products.matvecs - target.least
+            if sketch.rank >= _LOOK:
+                planned = min(mean.needed(precision) - mean.count, left)
+                gain = 2 * (sizes[-1] - sizes[-_LOOK - 1]) / _LOOK
+                if planned <= _FEW or gain * (mean.count + planned) <= mean.variance:
+                    break
+            elif left <= 0:
                 break
-            if not waiting:
-                _draw(sketch, target, count, omegas, images, plain=True)
-            while omegas:
-                sketch.absorb(omegas[0], images[0])
-                del omegas[0], images[0]
-            mean = _leave_one_out(sketch, target)
-            more = max(mean.needed(precision) - mean.count, least)
-        omegas.clear()
-        images.clear()
-        more = int(min(ceil(min(more, 1e9)), max_matvecs - products.matvecs))
-        if more > 1:
-            known = float(target.matrix(sketch).diagonal().sum())
-            mean = mean.join(_draw(sketch, target, more, known=known))
+            sketch.grow()
+            sizes.append(float(target.matrix(sketch).square().sum()))
+            mean = _Mean.of([probes.beside(sketch, target) for probes in pilot], order)
+        done += [probes.beside(sketch, target) for probes in pilot]
+        pilot.clear()
+        more = max(mean.needed(precision) - first, target.least if sketch.rank else 0)
+        for probes in _draw(sketch, min(ceil(min(more, 1e9)), max_matvecs - products.matvecs)):
+            done.append(probes.beside(sketch, target))
+            del probes
     except StoppedError:
-        pass  # the mean is that of the probes so far
-    floor = sketch.rounding(target.order, mean.value)
-    stderr = sqrt(max(mean.error, 0.0) + floor**2)
-    freedom = mean.freedom if mean.error > floor**2 else inf
-    method = "xtrace" if sketch.rank else "hutchinson"
+        done += [probes.beside(sketch, target) for probes in pilot]
+        if sum(len(values) for values, _ in done) < 2:
+            raise
+    mean = _Mean.of(done, order)
+    floor = sketch.rounding(order, mean.value)
+    error = max(mean.variance, 0.0) / mean.count
+    method = "krylov" if sketch.rank else "hutchinson"
+    freedom = mean.freedom if error > floor**2 else inf
+    stderr = sqrt(error + floor**2)
     return Estimate(mean.value, stderr, False, products.matvecs, method, freedom)
 
 
-def _draw(
-    sketch: Sketch,
-    target: Target,
-    count: int,
-    omegas: list[torch.Tensor] | None = None,
-    images: list[torch.Tensor] | None = None,
-    *,
-    known: float = 0.0,
-    plain: bool = False,
-) -> _Mean:
-    """Return the mean over probes orthogonal to Q, added to the known part of Q.
-
-    Args:
-        sketch: Where they come from.
-        target: What their values are.
-        count: How many.
-        omegas: Where to keep them, block by block, if they fit.
-        images: Where to keep their images.
-        known: The part of Q.
-        plain: Whether they are not to be orthogonal to Q.
-
-    Raises:
-        StoppedError: `should_stop` returned True before there were two.
-    """
-    values: list[torch.Tensor] = []
-    shown: list[torch.Tensor] = []
+def _draw(sketch: Sketch, count: int) -> Iterator[Probes]:
+    """Yield so many new probes in blocks that fit in memory."""
     for width in widths(count, sketch.block):
-        omega = sketch.draw(width) if plain else sketch.probes(width)
-        try:
-            image = sketch.multiply(omega)
-        except StoppedError:
-            if plain or sum(map(len, values)) < 2:
-                raise
-            break
-        if omegas is not None and images is not None:
-            kept = slice(max(sketch.room - sum(map(len, omegas)), 0))
-            if len(omega[kept]):
-                omegas.append(omega[kept])
-                images.append(image[kept])
-        if not plain:
-            values.append(target.samples(omega, image).cpu())
-            shown.append(target.variances(sketch, omega, image).cpu())
-        del omega, image
-    if plain:
-        return _Mean(0.0, 0.0, count, inf)
-    return _mean(known + torch.cat(values), torch.cat(shown), target.order)
-
-
-def _mean(values: torch.Tensor, parts: torch.Tensor, order: int) -> _Mean:
-    """Return the mean of the probes' values (n,), its variance the mean of parts (m,)."""
-    count = len(values)
-    if len(parts) < 2 or 2 * len(parts) < count:
-        variance = float(values.var()) if count > 1 else inf
-        return _Mean(float(values.mean()), variance, count, max(count - 1.0, 1.0))
-    variance, spread = float(parts.mean()), order**2 * float(parts.var()) / len(parts)
-    freedom = inf if spread == 0 else max(2 * variance**2 / spread, 2.0)
-    return _Mean(float(values.mean()), variance, count, freedom)
-
-
-def _leave_one_out(sketch: Sketch, target: Target) -> _Mean:
-    """Return XTrace: the mean of the estimates by each probe beside the directions of the others.
-
-    Without the image of the i-th probe Q spans what is orthogonal to Q sᵢ, with sᵢ the i-th column
-    of R⁻ᵀ scaled to unit length.
-    """
-    K, H, G, W, R = target.matrix(sketch), sketch.H, sketch.G, sketch.W, sketch.R
-    known, count, size = float(K.diagonal().sum()), len(R), sketch.products.size
-    sizes = torch.linalg.svdvals(R)
-    if float(sizes[-1]) <= 100 * torch.finfo(sketch.products.dtype).eps * float(sizes[0]):
-        return _Mean(known, 0.0, count, inf)  # Q spans the range of the operator
-    S = torch.linalg.inv(R).T
-    S = S / torch.linalg.vector_norm(S, dim=0)
-    X = W - S * (S * W).sum(0)
-    lengths = size - X.square().sum(0)
-    scale = (size - count + 1) / lengths
-    forms = target.forms(sketch, X)
-    values = known - (S * (K @ S)).sum(0) + scale * forms
-    if target.order > 1:
-        return replace(_mean(values, values[:0], target.order), count=count / _DEPENDENT)
-    beyond = (X * ((G - H @ H) @ X)).sum(0) + (S * (R - H @ X)).sum(0).square()
-    parts = 2 * scale.square() * (beyond - forms.square() / lengths).clamp(min=0)
-    return replace(_mean(values, parts, target.order), count=count / _DEPENDENT)
+        yield Probes(sketch, width)
