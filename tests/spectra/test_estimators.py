@@ -124,10 +124,9 @@ class TestExact:
 
 
 class TestMethod:
-    def test_without_leading_directions_a_pilot_is_enough(self, operator_of):
-        assert trace(operator_of(SPECTRA["bulk"]), precision=0.1).matvecs == 9
-        few = trace(operator_of(SPECTRA["bulk"]), precision=0.1, max_matvecs=6)
-        assert (few.method, few.matvecs) == ("hutchinson", 6)
+    def test_few_probes_are_hutchinsons(self, operator_of):
+        result = trace(operator_of(SPECTRA["bulk"]), precision=0.1)
+        assert (result.method, result.matvecs) == ("hutchinson", 12)
 
     @pytest.mark.parametrize("estimate", [trace, frobenius])
     def test_leading_directions_are_a_krylov_basis(self, operator_of, estimate):
@@ -135,13 +134,6 @@ class TestMethod:
         found = estimate(operator_of(SPECTRA["outliers"]), precision=1e-3)
         assert found.method == "krylov"
         assert found.matvecs <= 60
-
-    def test_one_outlier_that_probes_missed_does_not_bias_the_error(self, diagonal_of):
-        """Of six probes with little along it, Hutchinson's variance would be far too small."""
-        values = np.concatenate([[50.0], np.linspace(0, 1, N - 1)])
-        found = [trace(diagonal_of(values), precision=0.05, seed=seed) for seed in range(40)]
-        scores = np.array([(each.value - values.sum()) / each.stderr for each in found])
-        assert np.abs(scores).max() < 4.5
 
     def test_exact(self, matrix_of, operator_of):
         for op in (matrix_of([1.0, 2.0]), operator_of(np.arange(30.0))):

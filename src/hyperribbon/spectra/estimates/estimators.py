@@ -69,8 +69,8 @@ def trace(
 
     A pilot of probes ω shows how many bring the standard error below `precision` times the value,
     and Q grows while it saves more of them than it costs products; all probes count, and
-    `interval()` has the coverage it says, rounding included. Where memory or products are too few
-    Q stays empty, and that is Hutchinson's estimator; `method` says which it was.
+    `interval()` has the coverage it says, rounding included. Where few are enough Q stays empty,
+    and that is Hutchinson's estimator; `method` says which it was.
 
     Raises an ArgumentError when the trace is not finite, an argument does not fit, or the memory is
     too small for a product, and a StoppedError when `should_stop` returned True before two probes

@@ -14,8 +14,9 @@ from hyperribbon.spectra.products import StoppedError
 
 _AMPLE = 1.1  # by which a deviation is raised, so that the precision is mostly reached
 _PAIRED = 6  # probes together from which a deviation is taken from pairs
-_FEW = 4  # further probes that are drawn without further directions
-_LOOK = 3  # directions at least, by the last of which it is judged what another one is worth
+_FEWEST = 12  # probes at least where no direction is deflated: fewer may all miss a large one
+_BEGIN, _FEW = 10, 4  # further probes that are drawn without directions, or without more of them
+_LOOK = 3  # directions at least, by which it is judged what another one is worth
 
 Found = tuple[torch.Tensor, torch.Tensor]
 """The values (b,) of some probes, and what they show of the variance of a value."""
@@ -161,11 +162,11 @@ def estimate(sketch: Sketch, target: Target, precision: float, max_matvecs: int)
     variance is taken from the images of the probes, since that of few skewed values is uncertain,
     with Satterthwaite's degrees of freedom, ν = 2/(relative variance of the variance).
 
-    Before that, the leading directions are taken out by the Krylov basis Q of another random vector
-    (Chen and Hallman, 2023): three of them in any case, since probes that have little along a
-    single large one do not show it. A direction that takes μ from ‖(I − QQᵀ)A(I − QQᵀ)‖² takes 2μ
-    from the variance of all probes, those of the pilot included, and Q grows while that saves more
-    probes than it costs products. Rounding adds to the standard error, see `Sketch.rounding`.
+    Where many would be needed, the leading directions are taken out first, by the Krylov basis Q of
+    another random vector (Chen and Hallman, 2023). A direction that takes μ from
+    ‖(I − QQᵀ)A(I − QQᵀ)‖² takes 2μ from the variance of all probes, those of the pilot included,
+    and Q grows while that saves more probes than it costs products. Rounding adds to the standard
+    error, see `Sketch.rounding`.
 
     Args:
         sketch: Where probes come from, with no directions yet.
@@ -193,19 +194,18 @@ def estimate(sketch: Sketch, target: Target, precision: float, max_matvecs: int)
         sizes = [0.0]
         while pilot and sketch.rank < room:
             left = max_matvecs - products.matvecs - target.least
-            if sketch.rank >= _LOOK:
-                planned = min(mean.needed(precision) - mean.count, left)
-                gain = 2 * (sizes[-1] - sizes[-_LOOK - 1]) / _LOOK
-                if planned <= _FEW or gain * (mean.count + planned) <= mean.variance:
-                    break
-            elif left <= 0:
+            planned = min(mean.needed(precision) - mean.count, left)
+            gain = 2 * (sizes[-1] - sizes[-_LOOK - 1]) / _LOOK if len(sizes) > _LOOK else inf
+            worth = gain * (mean.count + planned)  # in variance, of what all probes have
+            if planned <= (_FEW if sketch.rank else _BEGIN) or worth <= mean.variance:
                 break
             sketch.grow()
             sizes.append(float(target.matrix(sketch).square().sum()))
             mean = _Mean.of([probes.beside(sketch, target) for probes in pilot], order)
         done += [probes.beside(sketch, target) for probes in pilot]
         pilot.clear()
-        more = max(mean.needed(precision) - first, target.least if sketch.rank else 0)
+        least = target.least if sketch.rank else _FEWEST - first
+        more = max(mean.needed(precision) - first, least)
         for probes in _draw(sketch, min(ceil(min(more, 1e9)), max_matvecs - products.matvecs)):
             done.append(probes.beside(sketch, target))
             del probes
