@@ -53,7 +53,7 @@ class Entry:
     def damage(self) -> str:
         """Why a catalogue entry cannot be shown; empty if it can."""
         try:
-            _ = self.info, self.claims, self.reading, self.code()
+            _ = self.info, self.claims, self.answers, self.code()
         except UNREADABLE as error:
             return str(error) or repr(error)
         return ""
@@ -74,6 +74,16 @@ class Entry:
         """Summary sentences of a catalogue entry that is an inspection."""
         found = self._read("inspection.json", dict, {"reading": []})
         return [str(sentence) for sentence in found["reading"]]
+
+    @cached_property
+    def answers(self) -> list[tuple[str, str]]:
+        """First sentence and the rest of each answer of a catalogue entry, an inspection."""
+        found = self._read("inspection.json", dict, {}).get("answers", [])
+        findings = [str(answer["finding"]) for answer in found]
+        return [
+            (finding, text.removeprefix(finding))
+            for finding, text in zip(findings, self.reading, strict=False)
+        ]
 
     def _read(self, name: str, kind: type, absent: Any) -> Any:
         """Read a JSON file of a catalogue entry."""

@@ -184,7 +184,11 @@ def _show_entry(entry: Entry, side: str, stated: Mapping[str, str]) -> html.Arti
         html.P(about, className="quiet-text"),
         dcc.Store(id={"type": "name", "side": side}, data=entry.name),
     ]
-    blocks += [html.P(sentence) for sentence in entry.reading]
+    blocks += [html.P([html.B(finding), rest]) for finding, rest in entry.answers]
+    more = [html.P(sentence) for sentence in entry.reading[len(entry.answers) :]]
+    if more and entry.answers:
+        more = [html.Details([html.Summary(f"{len(more)} more sentences"), *more])]
+    blocks += more
     if entry.curves():
         blocks.append(_fraction_slider(side, stated))
     figures, trajectory = entry.figures(), entry.trajectory()
