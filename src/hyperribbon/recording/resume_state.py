@@ -49,6 +49,13 @@ def pack_parts(parts: Mapping[str, Stateful], notes: Any = None) -> bytes:
     return safetensors.torch.save(tensors, metadata={"state": structure})
 
 
+def remove_others(state: Path, kind: str) -> None:
+    """Remove the states of a kind, such as "epoch", that a run no longer resumes from."""
+    for path in state.parent.glob(f"{kind}-*.safetensors"):
+        if path != state:
+            path.unlink()
+
+
 def save_state(folder: Path, name: str, state: bytes) -> Path:
     """Write a serialized state to resume from; return its path."""
     path = make_folder(folder / "state") / f"{name}-{digest_of(state)}.safetensors"

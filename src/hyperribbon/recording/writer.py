@@ -14,7 +14,7 @@ from safetensors import SafetensorError
 
 from hyperribbon.core.store import stored_path
 from hyperribbon.recording.records import Draft
-from hyperribbon.recording.resume_state import find_state, save_state
+from hyperribbon.recording.resume_state import find_state, remove_others, save_state
 from hyperribbon.recording.trajectory import Trajectory
 
 _PENDING_BYTES = 64 * 2**20  # in memory before the training waits for the disk
@@ -188,6 +188,4 @@ class RecordWriter:
             current = save_state(self.folder, f"step-{last.draft.step}", last.state)
         self.trajectory.extend([record.draft for record in batch])
         if current is not None:
-            for path in current.parent.glob("step-*.safetensors"):
-                if path != current:
-                    path.unlink()
+            remove_others(current, "step")

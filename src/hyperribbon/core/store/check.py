@@ -402,6 +402,11 @@ def repair_trajectory(folder: Path) -> TrajectoryCheck:
     return found
 
 
+def _make_aside(folder: Path) -> Path:
+    """Make a folder for what a repair takes out of a trajectory."""
+    return make_folder(folder / f"damaged-{1 + len(list(folder.glob('damaged-*')))}")
+
+
 def _keep_whole(found: TrajectoryCheck) -> None:
     """Repair after a check: write whole records anew; move the old and all damaged files aside."""
     folder = found.folder
@@ -410,7 +415,7 @@ def _keep_whole(found: TrajectoryCheck) -> None:
     if not (folder / HEADER).is_file():
         set_aside(folder / HEADER)
     replace_records(folder, _rows(found))
-    aside = make_folder(folder / f"damaged-{1 + len(list(folder.glob('damaged-*')))}")
+    aside = _make_aside(folder)
     for path in old:
         path.rename(aside / path.name)
     had_manifest = os.path.lexists(folder / MANIFEST)
@@ -428,7 +433,7 @@ def _cut_tail(folder: Path, tail: Damage) -> None:
     """Repair after a check: cut off what a killed write left at the end; a copy is kept."""
     with open(tail.block, "r+b") as file:
         file.seek(tail.start)
-        aside = make_folder(folder / f"damaged-{1 + len(list(folder.glob('damaged-*')))}")
+        aside = _make_aside(folder)
         write_bytes(aside / f"{tail.block.name}.tail", file.read())
         file.truncate(tail.start)
 

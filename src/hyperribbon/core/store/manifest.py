@@ -122,11 +122,7 @@ def add_to_manifest(folder: Path, kind: str, names: Iterable[str]) -> None:
         names: The files, in addition to those that are listed already and still there.
     """
     with FileLock(folder / SAVE_LOCK, mode=0o644):
-        try:
-            listed = read_manifest(folder)
-        except ValueError:
-            listed = None
-        files = {n: e for n, e in listed.files.items() if (folder / n).is_file()} if listed else {}
+        files = {n: e for n, e in _listed(folder).items() if (folder / n).is_file()}
         files |= list_files(folder, names)
         Manifest(kind, files=dict(sorted(files.items()))).write(folder)
         (folder / LISTED).touch(0o644)
@@ -139,13 +135,17 @@ def list_new_files(folder: Path, kind: str) -> None:
         folder: The folder.
         kind: See `Manifest`.
     """
-    try:
-        listed = read_manifest(folder)
-    except ValueError:
-        listed = None
-    known = listed.files if listed else {}
+    known = _listed(folder)
     if new := [f.name for f in folder.glob("*.safetensors") if f.name not in known]:
         add_to_manifest(folder, kind, new)
+
+
+def _listed(folder: Path) -> Mapping[str, tuple[int, str]]:
+    """Return the files that a folder's manifest lists; none where it is missing or damaged."""
+    with suppress(ValueError):
+        if (manifest := read_manifest(folder)) is not None:
+            return manifest.files
+    return {}
 
 
 @contextmanager
@@ -192,11 +192,7 @@ def _move_into_place(folder: Path) -> None:
         return
     new = read_manifest(committed)
     if new is not None:
-        try:
-            old = read_manifest(folder)
-        except ValueError:
-            old = None
-        for name in {*(old.files if old else ()), *new.files}:
+        for name in {*_listed(folder), *new.files}:
             if (committed / name).exists() or name not in new.files:
                 (folder / name).unlink(missing_ok=True)
         for name in new.files:

@@ -41,7 +41,12 @@ from hyperribbon.recording.cadence import Cadence
 from hyperribbon.recording.capture import describe_model
 from hyperribbon.recording.evaluation import Loss, Predictor, evaluate, read
 from hyperribbon.recording.recorder import Recorder
-from hyperribbon.recording.resume_state import load_parts, pack_parts, save_state
+from hyperribbon.recording.resume_state import (
+    load_parts,
+    pack_parts,
+    remove_others,
+    save_state,
+)
 from hyperribbon.recording.trajectory import Trajectory
 
 Make = Callable[[int], nn.Module]
@@ -317,7 +322,7 @@ def _train_together(
                 row |= evaluate(model, loss, test, prefix="test_")
             rows.append(row)
         if folder is not None:
-            _save_epoch(folder, epoch + 1, parts)
+            remove_others(save_state(folder, f"epoch-{epoch + 1}", pack_parts(parts)), "epoch")
     unstack()
     finished = zip(initial, models, histories, strict=True)
     return [TrainingResult(i, copy_state(m), as_history(h), step) for i, m, h in finished]
@@ -345,13 +350,6 @@ class _GroupProgress:
             for name, values in state["parameters"].items():
                 self.parameters[name].copy_(values)
         self.histories[:] = state["histories"]
-
-
-def _save_epoch(folder: Path, epoch: int, parts: Mapping[str, Any]) -> None:
-    current = save_state(folder, f"epoch-{epoch}", pack_parts(parts))
-    for file in current.parent.glob("epoch-*.safetensors"):
-        if file != current:
-            file.unlink()
 
 
 def _load_epoch(folder: Path, parts: Mapping[str, Any]) -> int:
