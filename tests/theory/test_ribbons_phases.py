@@ -72,6 +72,17 @@ def test_the_block_does_not_grow_with_n():
     np.testing.assert_array_equal(small.dimensions, large.dimensions)
 
 
+def test_targets_outside_the_span_of_the_data_do_not_count():
+    rng = np.random.default_rng(4)
+    X, y = rng.standard_normal((30, 6)), rng.standard_normal(30)
+    U = np.linalg.qr(X)[0]
+    inside = U @ (U.T @ y)
+    setting = {"steps": [1, 10, 200], "ratio": [0.5, 3.0, 20.0]}
+    whole, part = (phase_diagram(data=(X, goal), **setting) for goal in (y, inside))
+    np.testing.assert_allclose(whole.interpolated, part.interpolated, rtol=1e-9)
+    assert np.linalg.norm(inside) < 0.7 * np.linalg.norm(y)
+
+
 def test_truncation_of_any_covariance():
     rng = np.random.default_rng(0)
     factor = rng.standard_normal((30, 30)) * np.exp(-0.3 * np.arange(30))

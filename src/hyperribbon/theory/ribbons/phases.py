@@ -115,7 +115,8 @@ def phase_diagram(
         steps: Training times T.
         slopes: Slopes c of sloppy data.
         ratio: σ*/σw: one number, or several for the three-dimensional diagram. For given targets
-            σ*² is ‖y‖²/(n tr K), the variance of the true weights that such targets come from.
+            σ*² is ‖y‖²/(n tr K), the variance of the true weights that such targets come from;
+            of targets that no weights give, y is the part in the span of the data.
         spectrum: (n,), eigenvalues of K instead of sloppy data.
         data: (n, d), inputs X, or the pair of X and targets, instead of sloppy data.
         kernel: (n, n), Gram matrix, or an operator such as `NTK`, instead of sloppy data.

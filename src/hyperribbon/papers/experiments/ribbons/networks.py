@@ -281,7 +281,8 @@ def measure(result: Result) -> kit.Measurements:
     wide = (np.array(result.kinds) == "MLP") & (result.widths >= _WIDE) & (result.steps <= 100)
     listed = [
         f"{result.sets[i]} {result.widths[i]}, T = {result.steps[i]}: "
-        f"{result.expected[i]:.1f} ± {result.spread[i]:.1f}, {result.measured[i]:.0f}"
+        f"{result.expected[i]:.1f} ± {result.spread[i]:.1f}, {result.measured[i]:.0f} (drift "
+        f"{result.drift[i]:.2f})"
         for i in np.flatnonzero(wide)
     ]
     falls = []
@@ -296,7 +297,7 @@ def measure(result: Result) -> kit.Measurements:
         "dimensions": over_settings(
             np.abs(gap[wide]) if wide.any() else [np.nan],
             "one value for each network, data set and T; dimensions expected (± standard "
-            f"deviation) and measured: {'; '.join(listed)}",
+            f"deviation) and measured, and the drift of the kernel: {'; '.join(listed)}",
             comparable=bool(wide.any()),
         ),
         "linearised": over_settings(
