@@ -182,3 +182,24 @@ def test_a_recorder_writes_down_the_sharpness_of_the_mode_it_is_told(name, tmp_p
     curvature = hr.inspection.Curvature(mode=entry.build().mode)
     measure = hr.recording.Measurement("sharpness", curvature)
     check_recorded(entry, tmp_path, measure, lambda problem: problem)
+
+
+@pytest.mark.usefixtures("headlines_only")
+def test_log_probabilities_are_inspected_as_their_logits():
+    """NLLLoss is linear in log-probabilities: of these outputs the Gauss-Newton matrix is zero."""
+    torch.manual_seed(0)
+    logits = nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 3)).double()
+    inputs, labels = torch.randn(24, 5).double(), torch.arange(24) % 3
+    labels[:4] = -1
+    options = {"weight": torch.tensor([1.0, 0.5, 2.0]).double(), "ignore_index": -1}
+    data, kwargs = (inputs, labels), {"budget": 20, "k": 3, "console": QUIET}
+    model = nn.Sequential(logits, nn.LogSoftmax(-1))
+    ours = hr.inspect(model, nn.NLLLoss(**options), data, **kwargs)
+    expected = hr.inspect(logits, nn.CrossEntropyLoss(**options), data, **kwargs)
+    for key in ("model.loss", "hessian.largest", "gauss_newton.trace", "gauss_newton.largest"):
+        assert ours[key].value == pytest.approx(expected[key].value, rel=1e-6)
+    found = hr.compare_with_theory(model, nn.NLLLoss(**options), data)
+    theory = hr.compare_with_theory(logits, nn.CrossEntropyLoss(**options), data)
+    for ours, other in zip(found.assumptions, theory.assumptions, strict=True):
+        assert (ours.name, ours.holds) == (other.name, other.holds)
+        assert ours.effects == pytest.approx(other.effects, rel=1e-6)

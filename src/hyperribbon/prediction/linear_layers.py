@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import logsumexp
 from torch import nn
 from torch.nn.functional import linear
 
@@ -131,7 +132,10 @@ def find_chain(risk: Risk) -> FoundChain:
         x = features[-1]
         for weight, bias in zip(weights, biases, strict=True):
             x = x @ weight.T + (0 if bias is None else bias)
-        outputs.append((_double(values).reshape(len(x), -1), x))
+        given = _double(values).reshape(len(x), -1)
+        if risk.ends_in_log_softmax:  # log-probabilities are logits but for one number per sample
+            given = given + logsumexp(x, axis=1, keepdims=True)
+        outputs.append((given, x))
         at = torch.from_numpy(x).to(values.device, wide(values).dtype).reshape(values.shape)
         pieces.append((at, targets, risk.criterion.curvature_at(at, targets)))
     return _assemble(risk, names, weights, biases, features, outputs, pieces)

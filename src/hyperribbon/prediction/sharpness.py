@@ -191,6 +191,7 @@ def predict_sharpness(
     chain = _whole_chain(risk)
     if chain is None:
         risk = Risk(model, loss, risk.source.few(_SAMPLES, seed), memory=memory)
+    risk.take_logits()
     measured = Hessian(risk)
     initial = _sharpness(measured, seed)
     run = _Run(model, loss, risk, chain)

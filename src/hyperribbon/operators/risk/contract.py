@@ -56,6 +56,7 @@ class Probe:
         is_piecewise_linear: Whether the model is piecewise linear in every single weight.
         mixes_samples: Whether a sample's outputs depend on the others of its batch.
         must_be_whole: Whether batches must not be cut: because of that, or because of the loss.
+        log_softmax: The axis of the outputs along which the model ends in log_softmax, or None.
     """
 
     function: ModelFunction
@@ -66,6 +67,7 @@ class Probe:
     is_piecewise_linear: bool = True
     mixes_samples: bool = False
     must_be_whole: bool = False
+    log_softmax: int | None = None
 
     def more_samples(self, source: Source) -> Any:
         """Return more samples for the contract's probe, quickly differentiated in float64."""
@@ -209,7 +211,10 @@ def _check_graph(found: Probe, plain: torch.Tensor | None, routes: Routes) -> No
             with torch.no_grad():
                 plain = function.evaluate(batch)[0]
     outputs = point.graph
-    nodes = graph_nodes(outputs)
+    last, nodes = outputs.grad_fn, graph_nodes(outputs)
+    if last is not None and last.name() == "LogSoftmaxBackward0":
+        axis = getattr(last, "_saved_dim", 0)  # of an unsigned type
+        found.log_softmax = (axis if axis < 2**63 else axis - 2**64) % outputs.ndim
     check_checkpoints(nodes, [str(warning.message) for warning in caught])
     if not _equal(outputs, plain, tolerance(outputs.dtype) ** 0.5):
         raise _random_error(function.module)

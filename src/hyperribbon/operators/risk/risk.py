@@ -52,7 +52,7 @@ from hyperribbon.operators.risk.memory import (
 from hyperribbon.operators.risk.model import BatchEvaluation, ModelFunction, as_model
 from hyperribbon.operators.risk.objective import find_own_loss, no_own_loss
 from hyperribbon.operators.risk.private_copy import unsharded, unwrapped
-from hyperribbon.operators.risk.torch_losses import recognise
+from hyperribbon.operators.risk.torch_losses import NLLLoss, recognise
 
 
 @dataclass
@@ -426,6 +426,20 @@ class Risk:
         """Whether the risk's model is piecewise linear in every single weight."""
         return self._probe.is_piecewise_linear
 
+    @property
+    def ends_in_log_softmax(self) -> bool:
+        """Whether the risk's model ends in log_softmax over classes, the second axis."""
+        return self._probe.log_softmax == 1
+
+    def take_logits(self) -> None:
+        """Take the risk's NLLLoss of log-probabilities as cross-entropy, the same function.
+
+        Log-probabilities are logits of their own, log_softmax(f) = f. The Gauss-Newton matrix is
+        zero of NLLLoss, which is linear in them, and that of the logits of cross-entropy.
+        """
+        if isinstance(self.loss, NLLLoss) and self.ends_in_log_softmax:
+            self.loss = self.loss.of_logits()
+
     def structured(self, chunk: Chunk) -> set[str]:
         """Return the risk's parameters whose per-sample gradients have verified factors."""
         if chunk.structured is None:
@@ -599,16 +613,18 @@ class Risk:
             return
         probe, reduction = self._probe, self.loss and self.loss.reduction
         shown = probe.is_piecewise_linear, not probe.mixes_samples, not probe.must_be_whole
-        own = self._given(), shown, reduction
-        counts, findings, reductions = zip(*self.processes.gather(own), strict=True)
+        own = self._given(), shown, reduction, probe.log_softmax
+        counts, findings, reductions, axes = zip(*self.processes.gather(own), strict=True)
         if max(counts) == 0:
             raise ArgumentError("data", counts, "no rank has any samples", "Give some samples.")
         check_same_weights(self.space.flatten(self.weights()), self.processes)
         linear, apart, additive = (all(column) for column in zip(*findings, strict=True))
         probe.is_piecewise_linear = linear
         probe.mixes_samples, probe.must_be_whole = not apart, not additive
+        most = counts.index(max(counts))
+        probe.log_softmax = axes[most]
         if self.loss is not None:
-            self.loss.reduction = reductions[counts.index(max(counts))]
+            self.loss.reduction = reductions[most]
 
     def rows_at_once(self, most: int) -> int:
         """Return how many samples the risk may evaluate together."""

@@ -324,6 +324,11 @@ class NLLLoss(Loss):
         self.reduction = module.reduction
         self._weight, self.ignore_index = module.weight, module.ignore_index
 
+    def of_logits(self) -> CrossEntropyLoss:
+        """Return the cross-entropy, which NLLLoss is where Σ_c exp f_c = 1."""
+        options = {"weight": self._weight, "ignore_index": self.ignore_index}
+        return CrossEntropyLoss(nn.CrossEntropyLoss(**options, reduction=self.reduction))
+
     def check(self, outputs: torch.Tensor, targets: Any) -> None:
         """Raise when a label of NLLLoss names no class or shapes differ."""
         check_labels("NLLLoss", outputs, targets, self.ignore_index)

@@ -200,6 +200,7 @@ class Subject:
             group = {"mode": mode, "process_group": self.processes}
             risk = InterruptibleRisk(model, self.loss, share, **options, **group)
             _ = risk.criterion  # raises where there is none
+            risk.take_logits()
         risk.clock = self.clock
         number, every = self.source.total, self.given.total
         risk.portion = number / every if number and every else 1.0

@@ -315,6 +315,7 @@ def compare_with_theory(
     """
     graphs = None if memory is None else memory / 2
     risk = InterruptibleRisk(model, loss, data, memory=graphs)
+    risk.take_logits()
     return compare_risk(risk, k=k, seed=seed, precision=precision, memory=memory)
 
 
