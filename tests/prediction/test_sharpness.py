@@ -216,3 +216,15 @@ def test_a_wrapped_optimiser_is_forecast_like_the_one_inside(data):
     expected = hr.predict_sharpness(model, nn.MSELoss(), data, optimizer=inner, steps=20)
     found = hr.predict_sharpness(model, nn.MSELoss(), data, optimizer=Wrapper(inner), steps=20)
     assert found.value == expected.value and found.limit == expected.limit
+
+
+def test_rmsprop_has_no_study_and_so_the_band_of_all_kinds(data):
+    model = network(nn.Tanh)
+    bands = []
+    for rule in ("Adam", "RMSprop"):
+        optimizer = RULES[rule](model.parameters())
+        found = hr.predict_sharpness(model, nn.MSELoss(), data, optimizer=optimizer, steps=5)
+        assert (found.studied == 0) is (rule == "RMSprop")
+        assert ("No network of this kind was studied" in found.summary()) is (rule == "RMSprop")
+        bands.append(found.high / found.low)
+    assert bands[1] > 2 * bands[0]

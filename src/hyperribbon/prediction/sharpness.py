@@ -196,6 +196,8 @@ def predict_sharpness(
     initial = _sharpness(measured, seed)
     run = _Run(model, loss, risk, chain)
     kind = _kind(risk, run.activations)
+    if isinstance(optimizer, torch.optim.RMSprop) and kind != "linear":
+        kind += ", RMSprop"  # which the study does not have
     times, path = run.follow(_same_optimizer(optimizer, model, run.parameters), steps, seed)
     if not np.isfinite(path).all() and (kind == "linear" or math.isinf(ceiling)):
         reason = "training by this optimiser diverges"
