@@ -15,7 +15,7 @@ _BLOCK = 64  # rows that are projected, or summed, at once
 _BUFFERED = 2**22  # most weights of steps that wait for being recorded
 _EXACT = 256  # records or weights up to which all modes are computed
 _KRYLOV = 3  # blocks of the subspace in which modes are searched
-_MORE = 12  # directions of a block beside the k that are wanted
+_MORE = 6  # directions of a block beside the k that are wanted
 _SUMS = 4096  # signed sums of weights that stand for all of them in a first guess
 
 
@@ -37,9 +37,8 @@ class StepBuffer:
 
     def add(self) -> bool:
         """Add the present weights to the buffer; return whether it is full."""
-        with torch.no_grad():
-            for place, weight in zip(self._places[self._used], self._weights, strict=True):
-                place.copy_(weight)
+        for place, weight in zip(self._places[self._used], self._weights, strict=True):
+            place.copy_(weight.detach())
         self._used += 1
         return self._used == len(self._places)
 
