@@ -127,7 +127,7 @@ def plot(result: Result) -> kit.Figure:
         left.errorbar(index, mean, error, fmt=style, ms=3, lw=1, color=color, label=name)
     left.axhline(1, ls="--", color="k", lw=0.9, label="i.i.d. inputs")
     left.set(yscale="log", xlabel="mode, by variance", ylabel=r"$2\,\delta L/(\theta^2\sigma_x^2)$")
-    left.legend()
+    left.legend(loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     variances = result.variances.mean(axis=0) / result.variances.mean()
     right.semilogy(index, variances, "o-", ms=3, label="variance / mean")
     right.semilogy(index, result.hessian.mean(axis=0), "s-", ms=3, label="eigenvalues of H / σx²")

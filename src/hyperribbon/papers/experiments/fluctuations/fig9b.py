@@ -112,7 +112,7 @@ def plot(result: Result) -> kit.Figure:
         (left, result.loss, result.flow_loss),
         (right, result.variances, result.flow_variances),
     ):
-        axis.semilogy(index, sgd[:shown], "o", ms=3, color=kit.COLORS[0], label="SGD")
+        axis.semilogy(index, sgd[:shown], "o-", lw=0.6, ms=3, color=kit.COLORS[0], label="SGD")
         axis.semilogy(index, flow[:shown], "-.", color=kit.COLORS[1], label="flow, Eq. (3.15)")
         axis.axvline(result.inputs + 0.5, color="0.7", lw=0.8)
         axis.set_xlabel("mode of $W_1$, by variance")
