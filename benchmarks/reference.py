@@ -249,6 +249,7 @@ def measure(point: Mapping[str, Any]) -> dict[str, Any]:
         "kind": kind_of(model),
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "accuracy": round(numbers["accuracy"], 4),
+        **{key: float(f"{numbers[key]:.4g}") for key in ("loss", "gradient")},
         "statistics": {key: float(f"{numbers[key]:.4g}") for key in kept if key in numbers},
         "at_least": ["noise_scale"] if is_bound else [],
     }
@@ -273,7 +274,7 @@ def main() -> None:
             records += [record for record in stored if record["data"] == name]
             continue
         grid = {"data": [name], "network": DATA[name], "seed": SEEDS}
-        found = hr.sweep(measure, grid, out=chosen.out / name, version="1")
+        found = hr.sweep(measure, grid, out=chosen.out / name, version="2")
         records += [entry["result"] for entry in found if entry["result"] is not None]
     order = list(DATA)
     records.sort(key=lambda record: order.index(record["data"]))
