@@ -95,6 +95,11 @@ def test_subsampling_keeps_the_shares_and_says_when_a_class_is_too_small(context
     assert 0.48 < counts[0] / counts.sum() < 0.52
 
 
+def test_the_printed_count_is_right_for_a_wide_hidden_layer():
+    counted, by_rule, printed = counts._shallow([3, 6, 4], np.random.default_rng(0))
+    assert counted == by_rule == printed == 3 * 4
+
+
 def test_fewer_images_than_asked_for_are_told_everywhere(tmp_path, monkeypatch):
     """In the run, in every claim, and under the figure."""
     shown = []

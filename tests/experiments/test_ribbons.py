@@ -83,11 +83,13 @@ def setting(**change):
     }
 
 
-def test_training_has_the_covariance_of_the_closed_form():
-    item = setting()
+@pytest.mark.parametrize("decay", [0.0, 0.3])
+def test_training_has_the_covariance_of_the_closed_form(decay):
+    item = setting(weight_decay=decay)
     spectra = pca_spectra([moments_of_training(item)], 4000, (5, 12))
+    scales = {"sigma_star": 1.5, "sigma_w": 0.7, "alpha": 0.2, "weight_decay": decay}
     for steps, spectrum in zip((5, 12), spectra, strict=True):
-        ribbon = Ribbon.exponential(8, 0.3, sigma_star=1.5, sigma_w=0.7, alpha=0.2, steps=steps)
+        ribbon = Ribbon.exponential(8, 0.3, steps=steps, **scales)
         # An eigenvalue of a covariance over N draws has a relative error of about √(2/N) = 2%.
         np.testing.assert_allclose(spectrum, ribbon.spectrum(), rtol=0.1)
 

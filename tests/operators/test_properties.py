@@ -137,6 +137,7 @@ def test_scipy_sees_the_same_matrix():
     jacobian = Jacobian(nn.Linear(3, 2).double(), torch.randn(4, 3, dtype=torch.float64))
     flipped = jacobian.T.to_dense()
     assert torch.allclose(flipped, jacobian.to_dense().T)
+    assert torch.allclose((-2.0 * jacobian).T.to_dense(), -2.0 * flipped)
     left = torch.randn(8, dtype=torch.float64)
     assert abs(jacobian.to_scipy().rmatvec(left.numpy()) - (flipped @ left).numpy()).max() < 1e-12
 

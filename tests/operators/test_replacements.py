@@ -23,3 +23,12 @@ def test_embedding_bags_leave_out_padding(mode, padding):
             rows = F.embedding_bag(WORDS, leaf, mode=mode, padding_idx=padding)
         found.append((rows, *torch.autograd.grad(rows.square().sum(), leaf)))
     torch.testing.assert_close(found[0], found[1])
+
+
+def test_embedding_bags_weigh_their_samples():
+    table = torch.randn(7, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    weights = torch.linspace(-1, 2, WORDS.numel(), dtype=torch.float64).reshape(WORDS.shape)
+    expected = (weights.unsqueeze(2) * table[WORDS]).sum(1)
+    with twice_differentiable():
+        rows = F.embedding_bag(WORDS, table, mode="sum", per_sample_weights=weights)
+    torch.testing.assert_close(rows, expected)

@@ -12,6 +12,7 @@ from torch import nn
 from hyperribbon.core.checks import ArgumentError
 from hyperribbon.papers.training import mlp, train
 from hyperribbon.recording import Projection, Recorder, RecordingWarning, disk_space
+from hyperribbon.recording.cadence import TimeShare
 from hyperribbon.recording.status import read_status
 from hyperribbon.recording.trajectory import Trajectory
 from hyperribbon.recording.writer import BackgroundWriter
@@ -196,3 +197,14 @@ def test_a_measurement_has_an_interval_of_its_own(images, tmp_path):
     assert np.flatnonzero(there).tolist() == [0, 3, 6]
     with pytest.raises(ArgumentError, match="not an interval"):
         Measurement("rare", lambda model: 1.0, every="3 steps")
+
+
+@pytest.mark.parametrize("records", [5, 20, 400])
+def test_measurements_half_as_long_again_as_allowed_use_up_the_share(records):
+    """The first one starts cold and takes longer."""
+    clock = TimeShare(0.1)
+    clock.start(training=100.0)
+    clock.stop()
+    allowed = clock.seconds_per_point(made=4, records=records)
+    whole = 100.0 * records / 4  # training time of the run at this speed
+    assert 1.5 * allowed * min(records, 20) == pytest.approx(0.1 * whole, rel=1e-3)

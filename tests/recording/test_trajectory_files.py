@@ -209,6 +209,16 @@ def test_a_shortened_number_of_records_is_found(tmp_path, left):
     assert_whole(Trajectory.open(tmp_path), range(3))
 
 
+def test_a_linked_number_of_records_is_found(tmp_path):
+    """A link could lead to the number of another recording."""
+    fill(tmp_path / "run", range(3))
+    count = tmp_path / "run" / "records" / "count"
+    count.rename(tmp_path / "elsewhere")
+    count.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ArgumentError, match="does not count records"):
+        Trajectory.open(tmp_path / "run")
+
+
 def test_an_older_recording_has_a_zero_for_every_record(tmp_path):
     fill(tmp_path, range(3))
     (tmp_path / "records" / "count").write_bytes(bytes(3))

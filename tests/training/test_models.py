@@ -92,3 +92,16 @@ def test_mlp_arguments_are_checked():
         from hyperribbon.papers.training import vision_transformer
 
         vision_transformer((1, 28, 28), 10, patch=5)
+
+
+@pytest.mark.parametrize("name", ["conv_mixer", "vision_transformer"])
+def test_a_residual_block_whose_layers_are_zero_changes_nothing(name):
+    model, seen = make_architecture(name, (1, 8, 8), 3), []
+    for block in model.modules():
+        if type(block).__name__ == "_Residual":
+            for parameter in block.parameters():
+                nn.init.zeros_(parameter)
+            block.register_forward_hook(lambda _, given, result: seen.append((given[0], result)))
+    model(torch.rand(2, 1, 8, 8, generator=torch_generator(0)))
+    assert seen
+    assert all(torch.equal(given, result) for given, result in seen)
