@@ -1,11 +1,14 @@
 """Bands, levels and bars are where their numbers are, in print and in the browser."""
 
 import numpy as np
+import pandas as pd
 import torch
 from matplotlib.colors import to_hex
 
+from hyperribbon.core.result import Result
 from hyperribbon.core.spectral_results import Spectrum
 from hyperribbon.plots import COLORS, Bars, Chart, Curve, Level, draw, draw_interactive
+from hyperribbon.plots.results import plot_frame
 from hyperribbon.subnetworks import Sweep
 
 X = np.array([1.0, 2.0, 4.0])
@@ -86,3 +89,13 @@ def test_eigenvalues_that_did_not_converge_are_hollow():
     axes = Spectrum(values, None, 0.1 * values, 9, "lanczos", done).plot()
     hollow = [line for line in axes.lines if line.get_markerfacecolor() == "w"]
     assert [list(line.get_ydata()) for line in hollow] == [[2.0]]
+
+
+def test_the_band_of_a_table_reaches_two_standard_errors_to_both_sides():
+    class Table(Result):
+        def to_frame(self):
+            return pd.DataFrame({"x": X, "value": 3 * X, "stderr": X / 4})
+
+    (band,) = plot_frame(Table()).collections
+    points = {tuple(point) for point in band.get_paths()[0].vertices}
+    assert {(x, factor * x) for x in X for factor in (2.5, 3.5)} <= points
