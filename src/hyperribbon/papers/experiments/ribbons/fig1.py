@@ -374,9 +374,9 @@ def _embedding(result: Result) -> kit.Figure:
             )
         axis.plot(result.path[:, i], result.path[:, j], "--", color="0.35", lw=0.9, zorder=1)
         axis.plot(*result.ignorance[[i, j]], "*", color="black", ms=8, zorder=5)
-        here: dict[str, Any] = {"xytext": (-4, -11), "textcoords": "offset points", "ha": "right"}
+        here: dict[str, Any] = {"xytext": (0, -13), "textcoords": "offset points", "ha": "center"}
         axis.annotate("$P_0$", result.ignorance[[i, j]], **here)
-        axis.margins(0.08)
+        axis.margins(0.1)
         axis.set_xlabel(f"inPC {i + 1}{signs[i]}")
         axis.set_ylabel(f"inPC {j + 1}{signs[j]}", labelpad=1)
     handles = [

@@ -240,9 +240,9 @@ def plot(result: Result) -> kit.Figure:
     middle.set(title="(b) their first values", xticks=[1, 5, 10, 15, 20])
     right.set(title="(c) training on them", xticks=[1, 5, 10, 15, 20])
     right.set(ylabel=r"$\lambda_i/\lambda_1$ of $P(T)$", ylim=(None, 3))
-    # This legend lies above the largest value, which is 1.
+    # This legend lies above the curves, which fall from 1.
     styles = {"closed form": {}, "trained": _shared.CIRCLES}
-    right.legend(handles=_shared.style_handles(right, styles), loc="upper right", ncols=2)
+    right.legend(handles=_shared.style_handles(right, styles), loc="upper right")
     return figure
 
 
