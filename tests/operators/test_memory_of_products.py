@@ -136,6 +136,7 @@ def test_the_sharpness_of_a_large_model_takes_few_vectors():
     plan = hr.plan(hessian, 1, memory=6.5 * vector).best
     assert (plan.method, plan.storage) == ("lanczos", "memory")
     found = []
-    peak = peak_of(lambda: found.append(hr.eigsh(hessian, 1, memory=6.5 * vector)), present)
+    limits = {"memory": 6.5 * vector, "max_matvecs": 6}  # after three it restarts
+    peak = peak_of(lambda: found.append(hr.eigsh(hessian, 1, **limits)), present)
     assert peak <= 6.5 * vector and peak / 1.3 <= plan.memory <= 1.3 * peak
-    assert bool(found[0].converged.all()) and bool(found[0].bounds.isfinite().all())
+    assert found[0].matvecs >= 6
