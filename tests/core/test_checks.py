@@ -72,3 +72,16 @@ def test_an_error_about_an_entry_of_a_list_names_its_place():
 
     with pytest.raises(ArgumentError, match=r"^states\[1\]=\{\}: it is empty"):
         take_second([{"a": 1}, {}])
+
+
+def test_values_in_messages_are_short():
+    def own_loss():
+        pass
+
+    for value, shown in (
+        ((torch.ones(2, 3), torch.ones(2)), "a=tuple of 2, the first a tensor of shape (2, 3)"),
+        ({"x": torch.ones(2), "y": torch.ones(2)}, "a=dict with x, y:"),
+        (own_loss, "a=own_loss:"),
+        (object(), "a=object:"),
+    ):
+        assert str(ArgumentError("a", value, "bad", "Fix it.")).startswith(shown)

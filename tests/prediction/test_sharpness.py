@@ -228,3 +228,30 @@ def test_rmsprop_has_no_study_and_so_the_band_of_all_kinds(data):
         assert ("No network of this kind was studied" in found.summary()) is (rule == "RMSprop")
         bands.append(found.high / found.low)
     assert bands[1] > 2 * bands[0]
+
+
+class Positive(nn.Module):
+    """A mean, and a variance that softplus keeps positive."""
+
+    def __init__(self):
+        super().__init__()
+        self.both = nn.Linear(3, 2)
+
+    def forward(self, x):
+        mean, raw = self.both(x).chunk(2, dim=1)
+        return torch.cat([mean, nn.functional.softplus(raw - 2)], dim=1)
+
+
+@pytest.mark.parametrize("forecast", ["sharpness", "manifold"])
+def test_losses_that_are_not_defined_everywhere_are_told_so(forecast):
+    torch.manual_seed(0)
+    model, data = Positive(), (torch.randn(20, 3), torch.randn(20, 1))
+
+    def loss(outputs, targets):
+        return nn.functional.gaussian_nll_loss(outputs[:, :1], targets, outputs[:, 1:])
+
+    with pytest.raises(hr.ArgumentError, match=r"not defined for all outputs .* negative"):
+        if forecast == "sharpness":
+            hr.predict_sharpness(model, loss, data, optimizer=0.1, steps=5)
+        else:
+            hr.predict_manifold(model, loss, data, steps=5, lr=0.1)

@@ -88,7 +88,13 @@ def _short(value: Any, limit: int = 80) -> str:
         return f"array of shape {value.shape}, {value.dtype}"
     if isinstance(value, str) and os.sep in value:
         limit = 400  # the reader wants to open that file
+    if isinstance(value, tuple | list) and value and is_tensor(value[0]):
+        return f"{type(value).__name__} of {len(value)}, the first a {_short(value[0])}"
+    if isinstance(value, Mapping) and value and is_tensor(next(iter(value.values()))):
+        return f"{type(value).__name__} with {', '.join(map(str, value))}"[:limit]
     text = repr(value)
+    if " object at 0x" in text or text.startswith(("<function ", "<bound method ")):
+        text = getattr(value, "__qualname__", type(value).__name__).split("<locals>.")[-1]
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

@@ -30,6 +30,7 @@ from hyperribbon.core.store import Kept, content_digest
 from hyperribbon.operators import NTK, Risk
 from hyperribbon.operators.risk.batches import move
 from hyperribbon.prediction.initial import average_last_layer, draw_networks
+from hyperribbon.prediction.surrogate import beyond_the_models_outputs
 from hyperribbon.theory.ribbons import Ribbon, dimensions_of
 
 if TYPE_CHECKING:
@@ -527,7 +528,8 @@ class _Problem:
         """Return ∇L at outputs f (nC,), along which the predicted manifold moves."""
         counts, targets = zip(*self.targets, strict=True)
         parts = zip(f.detach().reshape(self.shape).split(counts), targets, strict=True)
-        slopes = [self.criterion.gradient(part, target) for part, target in parts]
+        with beyond_the_models_outputs(self.criterion):
+            slopes = [self.criterion.gradient(part, target) for part, target in parts]
         return torch.cat(slopes).flatten() / self.risk.amount
 
     def squared_scale(self) -> float | None:

@@ -29,6 +29,7 @@ from hyperribbon.prediction.linear_layers import FoundChain, find_chain, names_o
 from hyperribbon.prediction.surrogate import (
     ChainSurrogate,
     LinearSurrogate,
+    beyond_the_models_outputs,
     squares,
     stand_in_data,
 )
@@ -188,17 +189,20 @@ def predict_sharpness(
     optimizer = unwrap_optimizer(optimizer)
     ceiling, limit = _ceiling(optimizer, model)
     risk = Risk(model, loss, data, memory=memory)
-    chain = _whole_chain(risk)
+    with beyond_the_models_outputs(loss):
+        chain = _whole_chain(risk)
     if chain is None:
         risk = Risk(model, loss, risk.source.few(_SAMPLES, seed), memory=memory)
     risk.take_logits()
     measured = Hessian(risk)
     initial = _sharpness(measured, seed)
-    run = _Run(model, loss, risk, chain)
+    with beyond_the_models_outputs(loss):
+        run = _Run(model, loss, risk, chain)
     kind = _kind(risk, run.activations)
     if isinstance(optimizer, torch.optim.RMSprop) and kind != "linear":
         kind += ", RMSprop"  # which the study does not have
-    times, path = run.follow(_same_optimizer(optimizer, model, run.parameters), steps, seed)
+    with beyond_the_models_outputs(loss):
+        times, path = run.follow(_same_optimizer(optimizer, model, run.parameters), steps, seed)
     if not np.isfinite(path).all() and (kind == "linear" or math.isinf(ceiling)):
         reason = "training by this optimiser diverges"
         remedy = f"Choose a smaller learning rate; the limit is {limit}."

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from hyperribbon.core.checks import ArgumentError
 from hyperribbon.prediction.linear_layers import FoundChain
 
 _NAMES = ("relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "softplus")
@@ -49,6 +51,23 @@ class _Replacing(TorchFunctionMode):
         self.found.append(float(output.detach().norm()) / size if size else 1.0)
         self.names.append(ACTIVATIONS[func])
         return output
+
+
+@contextmanager
+def beyond_the_models_outputs(loss: Any) -> Iterator[None]:
+    """Raise an ArgumentError where a loss is not defined at outputs that a surrogate returns.
+
+    Negative variances are an example, and probabilities above one.
+    """  # noqa: DOC501 - other errors pass through
+    try:
+        yield
+    except (ValueError, RuntimeError) as error:
+        if isinstance(error, ArgumentError | torch.OutOfMemoryError):
+            raise
+        cause = str(error).splitlines()[0]
+        reason = f"it is not defined for all outputs that the forecast needs ({cause})"
+        remedy = "Move what keeps the outputs valid (softplus, sigmoid) from the model to the loss."
+        raise ArgumentError("loss", loss, reason, remedy) from error
 
 
 class LinearSurrogate(nn.Module):
