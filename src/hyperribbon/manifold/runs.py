@@ -201,7 +201,7 @@ def _read_run(run: Any, index: int, kind: str | None) -> tuple[np.ndarray, np.nd
         member, run = None, getattr(run, "trajectory", run)
     if isinstance(run, Trajectory) or run is None:
         kept = [record.index for record in run or () if record.has_predictions]
-        if not kept:
+        if run is None or not kept:
             what = name if run is None else str(run.folder)
             remedy = "Give the Recorder, or train_ensemble, a probe set."
             raise ArgumentError("runs", what, "it has no recorded predictions", remedy)

@@ -258,7 +258,7 @@ class _KeptTracker:
             return {"spectrum": vars(self._tracker(op)), "state": self._tracker.state_dict()}
 
         found = self._kept(self._before, follow)
-        spectrum, state = (
+        parts: list[dict[str, Any]] = [
             {
                 name: torch.from_numpy(value).to(products.device)
                 if isinstance(value, np.ndarray)
@@ -266,9 +266,9 @@ class _KeptTracker:
                 for name, value in found[part].items()
             }
             for part in ("spectrum", "state")
-        )
-        self._tracker.load_state_dict(state)
-        return Spectrum(**spectrum)
+        ]
+        self._tracker.load_state_dict(parts[1])
+        return Spectrum(**parts[0])
 
 
 def _each(operators: Any) -> Iterator[Any]:

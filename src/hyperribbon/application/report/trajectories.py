@@ -61,7 +61,8 @@ def trajectory_tabs(folders: list[FolderPath]) -> list[Tab]:
     )
     shown = [metric for metric in metrics if _is_drawn(metric, metrics)]
     charts = [_chart(metric, tables) for metric in shown]
-    places = [float(x) for chart in charts for curve in chart.marks for x in curve.x]
+    curves = [mark for chart in charts for mark in chart.marks if isinstance(mark, Curve)]
+    places = [float(x) for curve in curves for x in curve.x]
     ends = (min(places), max(places)) if places else None  # of all: charts are read side by side
     joint = embed_runs(trajectories)
     if joint is not None:
