@@ -135,7 +135,7 @@ def test_the_path_is_coloured_by_anything_and_the_link_says_so(visit, store, col
 
 def test_an_inspection_shows_its_reading_and_the_prune_slider_reads_the_curves(visit, store):
     page = visit("runs?run=inspection")
-    page.get_by_text("of the Fisher trace").wait_for()
+    page.get_by_text("of the Fisher trace").wait_for(state="attached")  # folded
     fractions = plotted(page, "How much of the network is needed", "x")
     values = plotted(page, "How much of the network is needed", "y")
     names = ["".join(n) for n in plotted(page, "How much of the network is needed", "name")]

@@ -137,7 +137,9 @@ def test_other_weights_do_not_read_what_is_kept(tmp_path, monkeypatch):
     monkeypatch.setitem(globals(), "MODEL", network(2))
     for work, earlier in zip(WORK, before, strict=True):
         found = work(tmp_path)
-        assert same(found, work(None)) and not same(found, earlier)
+        assert same(found, work(None))
+        if work is not measured:  # which initialises its networks anew
+            assert not same(found, earlier)
 
 
 def test_a_damaged_piece_is_refused_and_computed_anew_after_repair(tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import hyperribbon
-from hyperribbon.papers.experiments import PAPERS
+from hyperribbon.papers.experiments import PAPERS, all_experiments
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
@@ -20,6 +20,7 @@ GENERATED = {
         "reference/index.md",
         "tutorials/index.md",
         *(f"papers/{paper}.md" for paper in PAPERS),
+        *(f"gallery/{id}.md" for id in all_experiments()),
     )
 }
 CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.S | re.M)

@@ -131,7 +131,8 @@ def _theory() -> Iterator[Call]:
     )
     yield Call(f.drift_rates, {**noise, "input_variance": 1.0, "target_variance": 1.0, "inputs": 3})
     yield Call(f.stationarity_ratio, {**noise, "target_variance": 1.0, "inputs": 3, "D2": 1.0})
-    for function in (n.balance_defect, n.chain_products):
+    yield Call(n.balance_layers, {"product": np.ones((2, 4)), "widths": (3, 2)})
+    for function in (n.balance_defect, n.chain_products, n.end_to_end):
         yield Call(function, {"weights": WEIGHTS})
     yield Call(
         n.balanced_eigenvalues,

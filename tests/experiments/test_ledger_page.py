@@ -38,6 +38,7 @@ def papers():
     return {
         path.stem: tomllib.loads(path.read_text())
         for path in sorted((ROOT / "docs" / "papers").glob("*.toml"))
+        if not path.stem.endswith(".captions")
     }
 
 

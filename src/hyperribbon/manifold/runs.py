@@ -156,12 +156,15 @@ def as_trajectories(X: Any) -> Trajectories | None:
     if isinstance(X, np.ndarray) or is_tensor(X) or isinstance(X, Trajectory):
         return None
     if isinstance(X, str | Path):
-        return Trajectories(X) if _find_runs(Path(X)) else None
-    if _is_run(X):
-        return Trajectories(X)
-    if isinstance(X, list | tuple) and X and (all(map(_is_run, X)) or _are_unlike(X)):
-        return Trajectories(X)
-    return None
+        holds_runs = bool(_find_runs(Path(X)))
+    else:
+        several = isinstance(X, list | tuple) and bool(X)
+        holds_runs = _is_run(X) or (several and (all(map(_is_run, X)) or _are_unlike(X)))
+    try:
+        return Trajectories(X) if holds_runs else None
+    except ArgumentError as error:
+        error.rename(error.argument.replace("runs", "X", 1))
+        raise
 
 
 def _are_unlike(arrays: Sequence[Any]) -> bool:

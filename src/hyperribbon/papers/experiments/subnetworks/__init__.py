@@ -28,4 +28,5 @@
 - tableA_2: Shares of the weights by absolute change
 - tangent_kernel: The tangent kernel and the linear dynamics, by width
 - tickets: Lottery tickets by magnitude and by change
+- tickets_cifar: Lottery tickets in a convolutional network
 """
