@@ -1,6 +1,7 @@
 """Chromium for tests: skipped where there is none, except in continuous integration."""
 
 import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -53,23 +54,26 @@ def chromium() -> Iterator[object]:
         pytest.skip(f"{CHROMIUM} is not installed")
     from playwright.sync_api import sync_playwright
 
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
+    with sync_playwright() as playwright, tempfile.TemporaryDirectory() as profile:
+        # One profile for all pages, so that scripts are read and compiled once.
+        context = playwright.chromium.launch_persistent_context(
+            profile, executable_path=CHROMIUM, args=ARGUMENTS, accept_downloads=True
+        )
+        context.set_default_timeout(1000 * PATIENCE_S)
+        yield context
+        context.close()
 
 
 @pytest.fixture
 def open_page(chromium) -> Iterator[object]:
-    contexts = []
+    pages = []
 
     def make(*, width: int = 1200, height: int = 900, scheme: str = "light") -> Watched:
-        context = chromium.new_context(
-            viewport={"width": width, "height": height}, color_scheme=scheme, accept_downloads=True
-        )
-        context.set_default_timeout(1000 * PATIENCE_S)
-        contexts.append(context)
-        watched = Watched(context.new_page())
+        page = chromium.new_page()
+        page.set_viewport_size({"width": width, "height": height})
+        page.emulate_media(color_scheme=scheme)
+        pages.append(page)
+        watched = Watched(page)
         watched.page.on(
             "console",
             lambda m: watched.problems.append(m.text) if m.type == "error" else None,
@@ -86,8 +90,11 @@ def open_page(chromium) -> Iterator[object]:
         return watched
 
     yield make
-    for context in contexts:
-        context.close()
+    for page in pages:
+        if not page.is_closed() and page.url.startswith(("http:", "file:")):
+            page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
+        page.close()
+    chromium.clear_cookies()
 
 
 @pytest.fixture(scope="session")

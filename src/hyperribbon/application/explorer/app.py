@@ -24,8 +24,10 @@ function(clicks) {
     const root = document.documentElement;
     const dark = window.matchMedia('(prefers-color-scheme: dark)').matches;
     let theme = window.localStorage.getItem('hyperribbon-theme') || (dark ? 'dark' : 'light');
-    if (clicks) { theme = theme === 'dark' ? 'light' : 'dark'; }
-    window.localStorage.setItem('hyperribbon-theme', theme);
+    if (clicks) {  // until then the pages follow the system, also when it changes
+        theme = theme === 'dark' ? 'light' : 'dark';
+        window.localStorage.setItem('hyperribbon-theme', theme);
+    }
     root.setAttribute('data-theme', theme);
     return 'Switch to ' + (theme === 'dark' ? 'light' : 'dark');
 }
