@@ -13,6 +13,9 @@ PATIENCE_S = 120  # a first picture takes 3 s on an idle machine and may share a
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
+    "--renderer-process-limit=1",
+    "--in-process-gpu",
+    "--disable-site-isolation-trials",
     "--enable-unsafe-swiftshader",
     "--disable-background-networking",
     "--disable-component-update",
