@@ -3,6 +3,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from scipy.sparse.linalg import aslinearoperator
 from torch import nn
 
 import hyperribbon as hr
@@ -357,3 +358,16 @@ def test_intervals_of_three_hundred_traces_of_networks_cover():
     held, count = network_coverage(range(100))
     assert count == 300
     assert 0.93 <= held / count <= 0.97
+
+
+@pytest.mark.parametrize("outliers", [5, 10])
+def test_traces_with_outlying_eigenvalues_are_covered(outliers):
+    """Probes end where they look alike, which few of them do by chance."""
+    generator = torch.Generator().manual_seed(3)
+    bulk = 0.2 * torch.randn(200, generator=generator, dtype=torch.float64).abs()
+    values = torch.cat([torch.linspace(5, 50, outliers, dtype=torch.float64), bulk]).numpy()
+    truth, operator = values.sum(), aslinearoperator(np.diag(values))
+    found = [hr.trace(operator, precision=0.02, seed=seed, max_matvecs=150) for seed in range(200)]
+    assert all(estimate.method == "krylov" for estimate in found)
+    inside = [low <= truth <= high for low, high in (estimate.interval() for estimate in found)]
+    assert np.mean(inside) >= 0.93

@@ -144,7 +144,8 @@ class _Mean:
             variance = float(values.var()) if count > 1 else inf
             return cls(float(values.mean()), variance, count, max(count - 1.0, 1.0))
         variance, spread = float(parts.mean()), order**2 * float(parts.var()) / len(parts)
-        freedom = inf if spread == 0 else max(2 * variance**2 / spread, 2.0)
+        # Few parts seldom show how skewed they are, and no probes follow where they are small.
+        freedom = min(inf if spread == 0 else max(2 * variance**2 / spread, 2.0), count - 1.0)
         return cls(float(values.mean()), variance, count, freedom)
 
     def needed(self, precision: float) -> float:
